@@ -1,0 +1,110 @@
+"""What was measured: one rank's step, all ranks' step, one rank's clocks."""
+
+from dataclasses import dataclass
+
+from slav1.phase import Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One rank's measurements of one optimizer step, as plain Python numbers.
+
+    Tensors stop at the adapter. By the time a ``Sample`` exists its values are
+    on the host, so a detector never waits for a device. A value that was not
+    measured is None, never 0.
+    """
+
+    rank: int
+    """Global rank that measured."""
+
+    step: int
+    """Optimizer step, counted from 0 over the whole run, resumes included."""
+
+    time_s: float
+    """When the step ended, on the node's monotonic clock, in seconds."""
+
+    loss: float | None = None
+    """Loss of the step on this rank; may be NaN or infinite."""
+
+    grad_norm: float | None = None
+    """L2 norm of the gradient before the update; may be NaN or infinite."""
+
+    step_time_s: float | None = None
+    """Wall time from the end of the step before to the end of this one, in seconds."""
+
+    data_s: float | None = None
+    """Waiting for batches, in seconds; summed over the micro-batches of the step."""
+
+    forward_s: float | None = None
+    """Forward passes, in seconds; summed over the micro-batches of the step."""
+
+    backward_s: float | None = None
+    """This rank's own backward work, in seconds, waiting for peers left out."""
+
+    sync_s: float | None = None
+    """Gradient sync that the backward waited for, in seconds."""
+
+    optimizer_s: float | None = None
+    """The optimizer's update, in seconds."""
+
+    batch: int | None = None
+    """Batch number since the start of training, from 0."""
+
+    non_finite: tuple[str, ...] = ()
+    """What held NaN or infinity when the rank looked, in the order it is computed:
+    any of ``input, parameters, loss, gradient``. Looked at only when the loss is
+    not finite."""
+
+    is_warmup: bool = False
+    """Whether this is one of the first steps of a process: compiling, caching."""
+
+    @property
+    def self_time_s(self) -> float | None:
+        """Time this rank worked on its own in the step, in seconds; None if unknown."""
+        parts = (self.data_s, self.forward_s, self.backward_s, self.optimizer_s)
+        known = [part for part in parts if part is not None]
+        return sum(known) if known else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """The same optimizer step seen by all ranks."""
+
+    step: int
+    """Optimizer step that all samples belong to."""
+
+    samples: tuple[Sample, ...]
+    """One sample a rank, ordered by rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulse:
+    """The clocks of one rank at one moment, as its node's monitor reads them."""
+
+    rank: int
+    """Global rank."""
+
+    time_s: float
+    """When the monitor looked, on the node's monotonic clock, in seconds."""
+
+    is_alive: bool
+    """Whether the process exists and has not become a zombie."""
+
+    process_state: str
+    """The kernel's letter: R running, S sleeping, D uninterruptible, T stopped,
+    Z zombie, X gone, ? unknown."""
+
+    step: int
+    """Step the rank is in."""
+
+    phase: Phase
+    """Phase the rank is in."""
+
+    since_progress_s: float
+    """Seconds since the rank last entered a phase."""
+
+    num_steps: int
+    """Steps this process has finished."""
+
+    exit_reason: str | None = None
+    """Why a rank that is gone left, in its own words; None if it did not say."""
