@@ -1,0 +1,31 @@
+"""The rules: frozen settings and a pure function from what was measured to a breach.
+
+A detector is one file here, one line in ``__all__`` and one line in the contract test.
+Its class says by ``RULE``, ``VARIANT`` and ``WATCHES`` what it is for.
+"""
+
+from slav1.detectors.hang import HangLearned
+from slav1.detectors.hang_literal import HangLiteral
+from slav1.detectors.liveness import LivenessSequential
+from slav1.detectors.liveness_literal import LivenessLiteral
+from slav1.detectors.loss_variance import LossVarianceSequential
+from slav1.detectors.loss_variance_literal import LossVarianceLiteral
+from slav1.detectors.non_finite import NonFinite
+from slav1.detectors.straggler import StragglerSequential
+from slav1.detectors.sync_latency import SyncLatencyLearned
+from slav1.detectors.sync_latency_literal import SyncLatencyLiteral
+from slav1.detectors.sync_outlier import SyncOutlierLiteral
+
+__all__ = [
+    "HangLearned",
+    "HangLiteral",
+    "LivenessLiteral",
+    "LivenessSequential",
+    "LossVarianceLiteral",
+    "LossVarianceSequential",
+    "NonFinite",
+    "StragglerSequential",
+    "SyncLatencyLearned",
+    "SyncLatencyLiteral",
+    "SyncOutlierLiteral",
+]
