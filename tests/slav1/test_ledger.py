@@ -342,6 +342,7 @@ def test_memory_is_bounded(small_disk, open_writer, monkeypatch):
         assert writer.num_waiting <= 20
     ballast.unlink()
     writer.flush()
+    writer.flush()
 
     lost = [line.evidence["num_lost"] for line in read_ledger(path) if "num_lost" in line.evidence]
     kept = numbers(path)

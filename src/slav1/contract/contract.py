@@ -75,21 +75,9 @@ class Contract:
                 kept; the text names the file.
         """
         try:
-            raw = read_yaml(Path(path).read_text(encoding="utf-8"))
-            if raw is None:
-                raise ContractError(
-                    "the file is empty; it needs at least a level, as in level: L1."
-                )
-            return cls.from_dict(raw)
+            return cls.from_dict(_read(path))
         except ContractError as error:
-            raise error.in_file(str(path)) from None
-        except UnicodeDecodeError as error:
-            raise ContractError("this is no text in UTF-8").in_file(str(path)) from error
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise ContractError(f"a contract can't be read there: {reason}.").in_file(
-                str(path)
-            ) from error
+            raise error.in_file(str(path)) from error
 
     @classmethod
     def of(cls, source: "Contract | Path | str") -> "Contract":
@@ -100,12 +88,13 @@ class Contract:
         """
         if isinstance(source, Contract):
             return source
-        if source in LEVELS:
-            return cls.level(str(source))
-        if not Path(source).exists():
-            levels = ", ".join(LEVELS)
-            raise wrong_value("contract", str(source), f"a level ({levels}) or a file that exists")
-        return cls.load(source)
+        if isinstance(source, str) and source in LEVELS:
+            return cls.level(source)
+        if isinstance(source, str | Path) and Path(source).exists():
+            return cls.load(source)
+        levels = ", ".join(LEVELS)
+        value = str(source) if isinstance(source, Path) else source
+        raise wrong_value("contract", value, f"a level ({levels}) or a YAML file that exists")
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> "Contract":
@@ -173,3 +162,18 @@ def _changed(rule: dict[str, Any], clause: object, name: str) -> dict[str, Any]:
     if changes.get("rule", rule.get("rule")) == rule.get("rule"):
         return {**rule, **changes}
     return {key: rule[key] for key in ("mode", "action") if key in rule} | changes
+
+
+def _read(path: Path | str) -> Any:
+    try:
+        raw = read_yaml(Path(path).read_text(encoding="utf-8"))
+    except ContractError:
+        raise
+    except UnicodeDecodeError as error:
+        raise ContractError("this is no text in UTF-8, so it is no contract.") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ContractError(f"a contract can't be read there: {reason}.") from error
+    if raw is None:
+        raise ContractError("the file is empty; it needs at least a level, as in level: L1.")
+    return raw

@@ -27,7 +27,7 @@ def parts_from(raw: object) -> dict[str, Any]:
     Raises:
         ContractError: If it says anything that can't be kept.
     """
-    given = mapping_of(raw, "the contract")
+    given = mapping_of(raw, "")
     for key, value in given.items():
         if key not in KEYS:
             raise _unknown_top_key(key, value)

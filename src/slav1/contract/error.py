@@ -37,11 +37,12 @@ def wrong_value(key: str, value: object, needed: str) -> ContractError:
     """Builds the error for a value of the wrong type or out of range.
 
     Args:
-        key: Path of the key.
+        key: Path of the key; empty for the contract as a whole.
         value: What came.
         needed: What is allowed, to follow "it must be".
     """
-    return ContractError(f"{key} is {shown(value)}; it must be {needed}.", key=key, value=value)
+    subject = key or "the contract"
+    return ContractError(f"{subject} is {shown(value)}; it must be {needed}.", key=key, value=value)
 
 
 def unknown_key(key: str, value: object, allowed: Iterable[str]) -> ContractError:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from slav1.contract.error import ContractError, did_you_mean, unknown_key, wrong_value
+from slav1.contract.error import ContractError, did_you_mean, shown, unknown_key, wrong_value
 
 
 def build(settings: type, raw: object, key: str) -> Any:
@@ -89,7 +89,12 @@ def mapping_of(raw: object, key: str) -> dict[str, Any]:
         raise wrong_value(key, raw, "a mapping of names to values")
     for name in raw:
         if not isinstance(name, str):
-            raise wrong_value(f"{key}, key {name!r:.60},", name, "a name, written as text")
+            raise ContractError(
+                f"{key or 'the contract'} has the key {shown(name)}; a key must be a name, "
+                "written as text.",
+                key=key,
+                value=name,
+            )
     return dict(raw)
 
 
@@ -134,6 +139,8 @@ def _one_of(words: Mapping[str, Any], value: object, key: str) -> Any:
     word = "off" if value is False and "off" in words else value
     if isinstance(word, str) and word in words:
         return words[word]
+    if isinstance(value, Enum) and value in words.values():
+        return value
     needed = f"one of {', '.join(words)}"
     error = wrong_value(key, value, needed)
     hint = did_you_mean(word, words) if isinstance(word, str) else ""

@@ -28,8 +28,6 @@ class _Loader(yaml.SafeLoader):
     """The safe types of YAML 1.2's core schema, in which ``off`` is text, 8e2 a number and
     010 ten; and a key that stands twice is an error."""
 
-    yaml_implicit_resolvers = {}
-
 
 class _Dumper(yaml.SafeDumper):
     """Quotes every text that a reader of either YAML version would take for more."""
@@ -98,6 +96,7 @@ def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> float:
     )
 
 
+_Loader.yaml_implicit_resolvers = {}
 for _name, _pattern, _first in _SCALARS:
     _Loader.add_implicit_resolver(_TAG + _name, re.compile(rf"(?:{_pattern})\Z"), _first)
     _Dumper.add_implicit_resolver(_TAG + _name, re.compile(rf"(?:{_pattern})\Z"), _first)
