@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections import Counter
 
 import psutil
 import pytest
@@ -47,6 +48,15 @@ def held(ended):
     return [(where, int(step), int(ticks)) for _, where, step, ticks in lines]
 
 
+def usual_state(pid):
+    """The state the process is in at most of a few moments."""
+    process, states = psutil.Process(pid), Counter()
+    for _ in range(15):
+        states[process.status()] += 1
+        time.sleep(0.01)
+    return states.most_common(1)[0][0]
+
+
 @pytest.mark.parametrize("kind", ["sleep", "hang", "hang_gil", "busy", "stop"])
 def test_what_lasts_a_while_ends_again(launch, kind):
     """
@@ -78,7 +88,7 @@ def test_what_lasts_for_ever_shows_in_the_process(launch, kind, states, has_thre
         before = job.read(0, "out").count("tick")
         time.sleep(0.5)
         after = job.read(0, "out").count("tick")
-        state = psutil.Process(job.processes[0].pid).status()
+        state = usual_state(job.processes[0].pid)
 
     letter = {"sleeping": "S", "running": "R", "stopped": "T"}[state]
     assert letter in states
