@@ -294,3 +294,13 @@ def test_every_kind_of_setting_is_refused_by_path(change, text):
     """
     with pytest.raises(ContractError, match=text):
         build(Settings, {**RAW, **change}, "rules.mine")
+
+
+def test_a_key_of_two_lines_makes_a_message_of_one(tmp_path):
+    """
+    A key that holds a line break does not break the message.
+    """
+    with pytest.raises(ContractError, match="not a key of a contract") as refused:
+        Contract.load(write(tmp_path, 'level: L1\n"ab\\ncd": 1'))
+
+    assert "\n" not in str(refused.value)
