@@ -1,0 +1,87 @@
+"""The training job of ``sla demo``: an ordinary Lightning script with one callback more.
+
+Run by ``sla demo`` as ``python -m sla_lightning.demo``; runs by itself as well. It knows
+nothing of faults: those come from outside, through ``SLA_INJECT``.
+"""
+
+import argparse
+import warnings
+from collections.abc import Sequence
+
+import lightning as L
+from lightning.pytorch.plugins.environments import LightningEnvironment
+from torch.utils.data import DataLoader
+
+from sla_lightning import SLACallback
+from sla_lightning._demo_model import CharacterModel
+from sla_lightning._demo_text import ALPHABET, Windows, source_text
+from slav1 import Contract
+
+LENGTH = 32
+"""Characters the model looks back on."""
+
+BATCH_SIZE = 16
+"""Pieces of text in a batch of one rank."""
+
+SEED = 7
+"""Makes the weights and the order of the data the same in every run."""
+
+
+def demo_contract() -> Contract:
+    """The contract of the demo: L1, but a bad loss stops training as well, and who
+    watches a hang need not wait long."""
+    return Contract.level("L1").override(
+        loss_variance={"mode": "enforce", "action": "stop"},
+        hang={"limit_s": 5.0},
+        monitor={"grace_s": 2.0},
+    )
+
+
+def train(*, num_ranks: int, num_steps: int, run_dir: str) -> None:
+    """Trains on this machine's processor until the last step, or the contract, ends it.
+
+    Args:
+        num_ranks: Processes to train with; the first starts the others.
+        num_steps: Optimizer steps to make.
+        run_dir: Where the contract keeps its ledger.
+    """
+    L.seed_everything(SEED, verbose=False)
+    data = Windows(source_text(), length=LENGTH)
+    trainer = L.Trainer(
+        accelerator="cpu",
+        devices=num_ranks,
+        strategy="ddp" if num_ranks > 1 else "auto",
+        plugins=[LightningEnvironment()],
+        max_steps=num_steps,
+        callbacks=[SLACallback(contract=demo_contract(), run_dir=run_dir)],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(
+        CharacterModel(num_characters=len(ALPHABET), length=LENGTH),
+        DataLoader(data, batch_size=BATCH_SIZE, shuffle=True, drop_last=True),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Reads the command line and trains.
+
+    Args:
+        arguments: Words of the command line; those of this process if None.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m sla_lightning.demo", description="The training job of sla demo."
+    )
+    parser.add_argument("--ranks", type=int, default=2, help="processes to train with")
+    parser.add_argument("--steps", type=int, default=400, help="optimizer steps to make")
+    parser.add_argument("--run-dir", default="sla_runs", help="folder for the ledger")
+    options = parser.parse_args(arguments)
+    # Text that lies in memory needs no worker processes to load it.
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    train(num_ranks=options.ranks, num_steps=options.steps, run_dir=options.run_dir)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""What ``sla demo`` can break, and what the contract must then find and do."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+FaultName: TypeAlias = Literal["spike", "none", "nan", "hang", "kill", "straggler"]
+"""Faults of the demo."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One fault and the course that the run is expected to take."""
+
+    fault: FaultName
+    """Name on the command line."""
+
+    injected: str
+    """What is done to the run, for people."""
+
+    inject: str | None
+    """The fault as ``SLA_INJECT`` takes it; None if nothing is injected."""
+
+    rank: int | None
+    """Global rank that is hit and must be named; None if nothing is injected."""
+
+    step: int | None
+    """First step that is hit; None if nothing is injected."""
+
+    rule: str | None
+    """Rule that must find it; None if nothing must be found."""
+
+    ending: Literal["finished", "stopped", "ended"]
+    """``finished``: all steps are made. ``stopped``: all ranks leave training at the end
+    of one step, in good order. ``ended``: every process is ended, with an error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    step: int
+    """First step that is hit: late enough for the rule to know what is usual."""
+
+    steps_after: int
+    """Steps that the run must go on for the fault to be found."""
+
+    inject: str
+    does: str
+    rule: str
+    ending: Literal["finished", "stopped", "ended"]
+
+
+_PLANS: dict[FaultName, _Plan] = {
+    "spike": _Plan(
+        step=250,
+        steps_after=50,
+        inject="spike:rank={rank},step={step},steps=20",
+        does="From step {step} on, rank {rank} gets 20 batches with wrong targets.",
+        rule="loss_variance",
+        ending="stopped",
+    ),
+    "nan": _Plan(
+        step=120,
+        steps_after=10,
+        inject="nan:rank={rank},step={step}",
+        does="In step {step} the loss of rank {rank} becomes NaN.",
+        rule="non_finite",
+        ending="stopped",
+    ),
+    "hang": _Plan(
+        step=80,
+        steps_after=10,
+        inject="hang:rank={rank},step={step}",
+        does="In step {step} rank {rank} goes into a loop and does not come back.",
+        rule="hang",
+        ending="ended",
+    ),
+    "kill": _Plan(
+        step=80,
+        steps_after=10,
+        inject="kill:rank={rank},step={step}",
+        does="In step {step} rank {rank} is killed (SIGKILL).",
+        rule="liveness",
+        ending="ended",
+    ),
+    "straggler": _Plan(
+        step=260,
+        steps_after=100,
+        inject="straggler:rank={rank},step={step},factor=4",
+        does="From step {step} on, the forward pass of rank {rank} takes 4 times as long.",
+        rule="straggler",
+        ending="finished",
+    ),
+}
+
+FAULTS: tuple[FaultName, ...] = ("spike", "none", "nan", "hang", "kill", "straggler")
+"""Every fault, the default first."""
+
+MAX_RANKS = 8
+"""More processes than this make no demo faster or clearer."""
+
+
+def scenario(fault: str, *, num_ranks: int, num_steps: int) -> Scenario:
+    """Plans one run of the demo.
+
+    Args:
+        fault: One of ``FAULTS``.
+        num_ranks: Processes that train, 1 to ``MAX_RANKS``.
+        num_steps: Optimizer steps of the run.
+
+    Raises:
+        ValueError: If one of them is not possible, or not with the others: in one line
+            which option, what came and what is needed.
+    """
+    if fault not in FAULTS:
+        raise ValueError(f"--fault {fault} must be one of {', '.join(FAULTS)}.")
+    if not 1 <= num_ranks <= MAX_RANKS:
+        raise ValueError(f"--ranks {num_ranks} must be 1 to {MAX_RANKS}.")
+    if fault == "none":
+        if num_steps < 1:
+            raise ValueError(f"--steps {num_steps} must be at least 1.")
+        return _NOTHING
+    if fault == "straggler" and num_ranks == 1:
+        raise ValueError(
+            "--fault straggler needs --ranks 2 or more: a rank is slow only beside others."
+        )
+    return _with_fault(fault, num_ranks=num_ranks, num_steps=num_steps)
+
+
+_NOTHING = Scenario(
+    fault="none",
+    injected="Nothing is injected: the contract must keep quiet.",
+    inject=None,
+    rank=None,
+    step=None,
+    rule=None,
+    ending="finished",
+)
+
+
+def _with_fault(fault: FaultName, *, num_ranks: int, num_steps: int) -> Scenario:
+    plan = _PLANS[fault]
+    needed = plan.step + plan.steps_after
+    if num_steps < needed:
+        raise ValueError(
+            f"--steps {num_steps} is too few for --fault {fault}, which acts in step {plan.step}: "
+            f"at least {needed} are needed."
+        )
+    # A fault on rank 0 would take the launcher of the others with it.
+    rank = min(1, num_ranks - 1)
+    return Scenario(
+        fault=fault,
+        injected=plan.does.format(rank=rank, step=plan.step),
+        inject=plan.inject.format(rank=rank, step=plan.step),
+        rank=rank,
+        step=plan.step,
+        rule=plan.rule,
+        ending=plan.ending,
+    )

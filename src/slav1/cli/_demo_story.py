@@ -1,0 +1,157 @@
+"""What a run of the demo came to, put together from its ledger and its end."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from slav1.cli._demo_scenario import Scenario
+from slav1.ledger import Entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How the job's processes ended."""
+
+    exit_status: int | None
+    """Exit status of rank 0; negative if a signal ended it, None if we ended it."""
+
+    num_left: int
+    """Processes of the job that were still there and that we had to end."""
+
+    fault_began_ns: int | None = None
+    """When the step that was hit began, on the wall clock, in nanoseconds; None if it was
+    not seen."""
+
+    given_up: str | None = None
+    """Why we ended the job ourselves; None if it ended by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """What was found and done, and whether it is what the fault calls for."""
+
+    scenario: Scenario
+    """What was injected and expected."""
+
+    ending: Ending
+    """How the processes ended."""
+
+    found: Entry | None
+    """First breach of the expected rule; of any rule if none was expected."""
+
+    found_after_s: float | None
+    """Time from the start of the step that was hit to that breach, in seconds."""
+
+    decision: Entry | None
+    """First decision."""
+
+    acted_at: Mapping[int, int]
+    """Step at whose end each rank carried the decision out, by rank."""
+
+    first_exception: Entry | None
+    """First exception that left training on any rank."""
+
+    problems: tuple[str, ...]
+    """What is not as expected, in sentences; empty if all is."""
+
+    @property
+    def is_as_expected(self) -> bool:
+        """Whether everything is as the fault calls for."""
+        return not self.problems
+
+    @property
+    def stack(self) -> tuple[str, ...]:
+        """Python stack of the rank at fault, innermost call first; empty if none was taken."""
+        frames = self.found.evidence.get("stack") if self.found else None
+        return tuple(str(frame) for frame in frames) if isinstance(frames, list) else ()
+
+
+def tell(scenario: Scenario, entries: Sequence[Entry], ending: Ending, *, num_ranks: int) -> Story:
+    """Puts the story of a run together.
+
+    Args:
+        scenario: What was injected.
+        entries: The ledger.
+        ending: How the processes ended.
+        num_ranks: Processes that trained.
+    """
+    breaches = [entry for entry in entries if entry.kind == "breach"]
+    found = _first(breaches, rule=scenario.rule)
+    decision = next((entry for entry in entries if entry.kind == "decision"), None)
+    acted_at = _steps_of_actions(entries)
+    problems = [
+        *_problems_of_finding(scenario, breaches, found),
+        *_problems_of_acting(scenario, decision, acted_at, num_ranks),
+        *_problems_of_ending(scenario, ending),
+    ]
+    if not entries:
+        problems.insert(0, "The run left no ledger: see the output of the job for the reason.")
+    elif entries[-1].kind != "end":
+        problems.append("The ledger has no last line: its writer was cut off.")
+    began_ns = ending.fault_began_ns
+    return Story(
+        scenario=scenario,
+        ending=ending,
+        found=found,
+        found_after_s=(found.time_ns - began_ns) * 1e-9 if found and began_ns else None,
+        decision=decision,
+        acted_at=acted_at,
+        first_exception=next((e for e in entries if e.kind == "first_exception"), None),
+        problems=tuple(problems),
+    )
+
+
+def _first(breaches: Sequence[Entry], *, rule: str | None) -> Entry | None:
+    return next((entry for entry in breaches if rule in (None, entry.rule)), None)
+
+
+def _steps_of_actions(entries: Sequence[Entry]) -> dict[int, int]:
+    steps = {}
+    for entry in entries:
+        step = entry.evidence.get("at_step", entry.step)
+        if entry.kind == "action" and entry.rank is not None and isinstance(step, int):
+            steps[entry.rank] = step
+    return steps
+
+
+def _problems_of_finding(
+    scenario: Scenario, breaches: Sequence[Entry], found: Entry | None
+) -> list[str]:
+    if scenario.rule is None:
+        return [f"Nothing was injected, but this was found: {b.message}" for b in breaches[:1]]
+    if found is None:
+        return [f"Rule {scenario.rule} found nothing."]
+    problems = []
+    if found.rank != scenario.rank:
+        problems.append(f"Rank {scenario.rank} was hit, but rank {found.rank} was named.")
+    if found.step is not None and scenario.step is not None and found.step < scenario.step:
+        problems.append(
+            f"Step {found.step} was named, before the fault began in step {scenario.step}."
+        )
+    return problems
+
+
+def _problems_of_acting(
+    scenario: Scenario, decision: Entry | None, acted_at: Mapping[int, int], num_ranks: int
+) -> list[str]:
+    if scenario.ending == "finished":
+        return [f"Training was to go on, but: {decision.message}"] if decision else []
+    if decision is None:
+        return ["Nothing was decided."]
+    if scenario.ending == "ended":
+        return []
+    if sorted(acted_at) != list(range(num_ranks)):
+        return [f"{num_ranks} ranks were to act; those that did: {sorted(acted_at)}."]
+    if len(set(acted_at.values())) > 1:
+        return [f"The ranks did not act at the same step: {dict(acted_at)}."]
+    return []
+
+
+def _problems_of_ending(scenario: Scenario, ending: Ending) -> list[str]:
+    problems = [] if ending.given_up is None else [ending.given_up]
+    must_fail = scenario.ending == "ended"
+    if ending.exit_status is not None and must_fail == (ending.exit_status == 0):
+        needed = "not 0" if must_fail else "0"
+        problems.append(f"The job ended with status {ending.exit_status}; it must be {needed}.")
+    if ending.num_left:
+        problems.append(f"{ending.num_left} processes of the job were left and had to be ended.")
+    return problems
