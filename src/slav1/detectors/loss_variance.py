@@ -4,38 +4,127 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from slav1.breach import Breach
+from slav1.detectors._grad_norm import RISE_RATIO, GradNorm, heard
+from slav1.detectors._grad_norm import SIGMAS as NORM_SIGMAS
+from slav1.detectors._loss_episode import (
+    BREACHED,
+    NOTICED,
+    SETTLE_SAMPLES,
+    SUSPECTED,
+    Episode,
+    Finding,
+    begun_at,
+    grown,
+    is_back,
+    lasted,
+    news,
+)
+from slav1.detectors._loss_report import (
+    RULE,
+    Look,
+    breach_from,
+    heavy_tail_arl0,
+    recovery_from,
+)
+from slav1.detectors._loss_tests import NUM_NEEDED, LossTests, Reading, tested
+from slav1.detectors._round import mean_grad_norm, mean_loss
 from slav1.sample import Round
+
+# High losses in a row that are a breach, and high gradient norms that are a notice.
+NUM_IN_A_ROW = 2
+# An episode ends at a new level only where the trend has caught up with it.
+CALM_SIGMAS = 3.0
+SIGMAS = "standard deviations"
+SCORE = "CUSUM score"
 
 
 class LossVarianceSequentialState(NamedTuple):
-    """Nothing yet."""
+    """Tests of the loss, trend of the gradient norm, the open episode."""
 
-    num_seen: int = 0
+    loss: LossTests = LossTests()
+    norm: GradNorm = GradNorm()
+    episode: Episode = Episode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossVarianceSequential:
-    """Finds steps at which the loss leaves its own trend or noise."""
+    """Finds steps at which the loss leaves its own trend or noise.
 
-    RULE: ClassVar[str] = "loss_variance"
+    Three tests on the mean loss of all ranks, after its trend has been taken out:
+
+    - outlier: a step more than ``outlier_sigmas`` above the trend;
+    - shift: a CUSUM of the pre-whitened distances, for rises too small for one step;
+    - variance: a CUSUM of the logarithm of the variance of successive differences.
+
+    What is found is a notice, until the rise matters: a breach needs two outliers in a
+    row or a shift that rise by ``min_rise_ratio`` of the loss, or one jump of
+    ``jump_sigmas`` and ``jump_ratio``. That tells one odd batch and a restarted learning
+    rate from a spike. Growing noise without a rise is a breach that is only logged. A
+    fall is never a breach. Gradient norms that stay three times above the usual ones
+    are a notice of their own.
+
+    An episode has at most one notice of each kind, one breach of each severity, and one
+    recovery: when the loss has been within three sigmas of where it came from for
+    ``recovery_steps``, or has settled at a new level.
+
+    Non-finite losses belong to :class:`~slav1.detectors.NonFinite`; they are neither
+    judged nor remembered here.
+
+    Raises:
+        ValueError: If a setting is out of range.
+
+    Source:
+        Page, "Continuous Inspection Schemes", Biometrika 41, 1954, for the CUSUM; OLMo 2,
+        arXiv:2501.00656, for leaving outliers out of the update.
+    """
+
+    RULE: ClassVar[str] = RULE
     VARIANT: ClassVar[str] = "sequential"
     WATCHES: ClassVar[tuple[type, ...]] = (Round,)
-    NUM_SAMPLES_NEEDED: ClassVar[int] = 100
+    NUM_SAMPLES_NEEDED: ClassVar[int] = NUM_NEEDED
 
     arl0: float = 1e6
-    """Healthy steps between two false alarms of one statistic, in steps."""
+    """Healthy steps between two false alarms of one test, in steps."""
 
     outlier_sigmas: float = 8.0
     """Height above the trend that makes a step an outlier, in standard deviations."""
 
-    jump_sigmas: float = 50.0
-    """Height above the trend at which one step is enough for a breach, in standard deviations."""
+    jump_sigmas: float = 25.0
+    """Height at which a single step can be a breach, in standard deviations."""
+
+    jump_ratio: float = 0.5
+    """Rise at which a single step can be a breach, as a share of the loss."""
 
     min_rise_ratio: float = 0.25
-    """Smallest rise that is a breach, as a share of the loss; a smaller one is a notice."""
+    """Smallest rise that is a breach, as a share of the loss; a smaller one is a notice.
+    With 0 every rise that is statistically certain is a breach."""
+
+    certain_sigmas: float = 100.0
+    """Height at which a rise matters whatever its share, in standard deviations; for
+    losses whose zero has no meaning."""
 
     recovery_steps: int = 5
-    """Steps without an outlier that close an incident, in steps."""
+    """How long the loss must be back before an episode ends, in steps."""
+
+    def __post_init__(self) -> None:
+        if not self.arl0 >= 100:
+            raise ValueError(
+                f"arl0 must be at least 100 steps, got {self.arl0}: with less the detector "
+                "would find something in every healthy epoch."
+            )
+        if not 3 <= self.outlier_sigmas <= self.jump_sigmas <= self.certain_sigmas:
+            raise ValueError(
+                "outlier_sigmas, jump_sigmas and certain_sigmas must be at least 3 and in "
+                f"this order, got {self.outlier_sigmas}, {self.jump_sigmas} and "
+                f"{self.certain_sigmas}."
+            )
+        if not 0 <= self.min_rise_ratio <= self.jump_ratio:
+            raise ValueError(
+                "min_rise_ratio must be at least 0 and at most jump_ratio, got "
+                f"{self.min_rise_ratio} and {self.jump_ratio}."
+            )
+        if self.recovery_steps < 1:
+            raise ValueError(f"recovery_steps must be at least 1, got {self.recovery_steps}.")
 
     def start(self) -> LossVarianceSequentialState:
         return LossVarianceSequentialState()
@@ -43,5 +132,85 @@ class LossVarianceSequential:
     def observe(
         self, state: LossVarianceSequentialState, event: Round
     ) -> tuple[LossVarianceSequentialState, Breach | None]:
-        # Settings and names are final; the rule itself follows.
-        return state, None
+        loss, norm, episode = state
+        reading = None
+        mean, mean_norm = mean_loss(event), mean_grad_norm(event)
+        if mean is not None:
+            loss, reading = tested(loss, mean, outlier_sigmas=self.outlier_sigmas, arl0=self.arl0)
+        if mean_norm is not None:
+            norm = heard(norm, mean_norm)
+        is_high = reading is not None and self._is_high(episode, reading)
+        episode = episode._replace(num_high=episode.num_high + 1 if is_high else 0)
+        episode, breach = self._told(episode, Look(event, reading, norm))
+        return LossVarianceSequentialState(loss, norm, episode), breach
+
+    def _told(self, episode: Episode, look: Look) -> tuple[Episode, Breach | None]:
+        """Carries the episode on and says what is new about it."""
+        step, reading = look.event.step, look.reading
+        findings = self._findings(episode, look)
+        if findings and not episode.severity:
+            episode = begun_at(episode, step, reading)
+        finding = news(episode, findings)
+        if finding is not None:
+            episode = lasted(grown(episode, finding), step, is_bad=True)
+            return episode, breach_from(episode, look, finding)
+        if not episode.severity or reading is None:
+            return episode, None
+        is_bad = bool(findings) or not is_back(episode, reading)
+        episode = lasted(episode, step, is_bad=is_bad)
+        is_over = step - episode.last_bad_step >= self.recovery_steps
+        has_settled = episode.num_samples >= SETTLE_SAMPLES and abs(reading.z) < CALM_SIGMAS
+        if not is_over and not has_settled:
+            return episode, None
+        is_told = episode.severity > NOTICED
+        end = recovery_from(episode, look, is_new_level=not is_over) if is_told else None
+        return Episode(), end
+
+    def _findings(self, episode: Episode, look: Look) -> list[Finding]:
+        """Everything odd about a step."""
+        found = [] if look.reading is None else self._loss_findings(episode, look.reading)
+        if look.norm.num_high >= NUM_IN_A_ROW:
+            arl0 = heavy_tail_arl0(NORM_SIGMAS, num_in_a_row=NUM_IN_A_ROW)
+            ratio, unit = look.norm.ratio, "times the usual norm"
+            found.append(Finding("grad_norm", NOTICED, ratio, RISE_RATIO, unit, arl0))
+        return found
+
+    def _loss_findings(self, episode: Episode, reading: Reading) -> list[Finding]:
+        level, scale = episode.reference(reading)
+        height = (reading.loss - level) / scale
+        found = []
+        if self._is_jump(episode, reading):
+            arl0 = heavy_tail_arl0(self.jump_sigmas)
+            found.append(Finding("jump", BREACHED, height, self.jump_sigmas, SIGMAS, arl0))
+        if episode.num_high >= NUM_IN_A_ROW:
+            arl0 = heavy_tail_arl0(self.outlier_sigmas, num_in_a_row=NUM_IN_A_ROW)
+            found.append(Finding("outliers", BREACHED, height, self.outlier_sigmas, SIGMAS, arl0))
+        if reading.has_shifted:
+            severity = (
+                BREACHED if self._rises_by(self.min_rise_ratio, episode, reading) else NOTICED
+            )
+            score, limit = reading.shift, reading.shift_limit
+            found.append(Finding("shift", severity, score, limit, SCORE, self.arl0))
+        if reading.is_outlier:
+            arl0 = heavy_tail_arl0(self.outlier_sigmas)
+            found.append(Finding("outlier", NOTICED, reading.z, self.outlier_sigmas, SIGMAS, arl0))
+        if reading.is_loud:
+            score, limit = reading.variance, reading.variance_limit
+            found.append(Finding("variance", SUSPECTED, score, limit, SCORE, self.arl0))
+        return found
+
+    def _is_high(self, episode: Episode, reading: Reading) -> bool:
+        return self._stands_out(self.outlier_sigmas, self.min_rise_ratio, episode, reading)
+
+    def _is_jump(self, episode: Episode, reading: Reading) -> bool:
+        return self._stands_out(self.jump_sigmas, self.jump_ratio, episode, reading)
+
+    def _stands_out(self, sigmas: float, ratio: float, episode: Episode, reading: Reading) -> bool:
+        """Whether a loss rises by so many sigmas, and by enough to matter."""
+        level, scale = episode.reference(reading)
+        is_far = reading.loss - level > sigmas * scale
+        return reading.is_rise and is_far and self._rises_by(ratio, episode, reading)
+
+    def _rises_by(self, ratio: float, episode: Episode, reading: Reading) -> bool:
+        level, scale = episode.reference(reading)
+        return reading.loss - level >= min(ratio * abs(level), self.certain_sigmas * scale)

@@ -1,0 +1,42 @@
+"""Gradient norms far above their usual ones, as evidence beside the loss."""
+
+import math
+from typing import NamedTuple
+
+from slav1.detectors._trend import Trend, begun, followed, residual
+
+# A norm counts from three times above the usual one (the source: "up 300 %").
+RISE_RATIO = 4.0
+SIGMAS = 8.0
+NUM_NEEDED = 50
+# Smallest noise of the logarithm of the norm to believe.
+MIN_LOG_NOISE = 0.02
+
+
+class GradNorm(NamedTuple):
+    """What is known about the gradient norm."""
+
+    trend: Trend = Trend()
+    """Of its logarithm."""
+    num_high: int = 0
+    """High ones in a row."""
+    ratio: float = 1.0
+    """The last one as a multiple of the usual one."""
+    sigmas: float = 0.0
+    """The last one's height above the usual one, on the log scale."""
+
+
+def heard(norm: GradNorm, value: float) -> GradNorm:
+    """What is known after one more gradient norm, finite and above 0."""
+    log_norm = math.log(value)
+    if norm.trend.num_seen == 0:
+        return norm._replace(trend=begun(log_norm))
+    seen = residual(norm.trend, log_norm, min_scale=MIN_LOG_NOISE)
+    is_judged = norm.trend.num_seen >= NUM_NEEDED
+    is_high = is_judged and seen.z > SIGMAS and seen.distance > math.log(RISE_RATIO)
+    return GradNorm(
+        trend=followed(norm.trend, log_norm, seen, is_skipped=is_high and norm.num_high < 20),
+        num_high=norm.num_high + 1 if is_high else 0,
+        ratio=math.exp(min(seen.distance, 200.0)),
+        sigmas=seen.z,
+    )

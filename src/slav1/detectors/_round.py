@@ -1,0 +1,45 @@
+"""What the ranks of one round say together, and which one says something else."""
+
+import math
+from statistics import median
+
+from slav1.detectors._cusum import clipped
+from slav1.detectors._trend import LARGEST
+from slav1.sample import Round
+
+# Share of a rise that one rank alone must explain to be named.
+SHARE_OF_RISE = 0.75
+
+
+def mean_loss(round_: Round) -> float | None:
+    """Mean loss of the ranks that know theirs; None if none does or one is not finite."""
+    losses = [sample.loss for sample in round_.samples if sample.loss is not None]
+    if not losses or not all(math.isfinite(loss) for loss in losses):
+        return None
+    return sum(clipped(loss, LARGEST) for loss in losses) / len(losses)
+
+
+def mean_grad_norm(round_: Round) -> float | None:
+    """Mean gradient norm of the ranks, above 0; None if it is unknown or not finite."""
+    norms = [sample.grad_norm for sample in round_.samples if sample.grad_norm is not None]
+    if not norms or not all(math.isfinite(norm) for norm in norms):
+        return None
+    mean = sum(clipped(norm, LARGEST) for norm in norms) / len(norms)
+    return mean if mean > 0.0 else None
+
+
+def rank_standing_out(round_: Round, rise: float) -> int | None:
+    """The one rank whose loss explains a rise of the mean loss; None if no single one does."""
+    losses = {s.rank: clipped(s.loss, LARGEST) for s in round_.samples if s.loss is not None}
+    if len(losses) < 2:
+        return None
+    rank = max(losses, key=lambda each: losses[each])
+    others = median(loss for each, loss in losses.items() if each != rank)
+    own_share = (losses[rank] - others) / len(losses)
+    return rank if own_share >= SHARE_OF_RISE * rise > 0.0 else None
+
+
+def batches(round_: Round) -> list[int]:
+    """Batch numbers of the round, without repetition; at most eight."""
+    known = {sample.batch for sample in round_.samples if sample.batch is not None}
+    return sorted(known)[:8]
