@@ -220,11 +220,14 @@ def _counts(name: str, entries: Sequence[Entry]) -> dict[int, tuple[int, int]]:
 
 
 def _recovery_s(entry: Entry) -> float | None:
-    # A rule that only logs may have an incident for hours; nothing had to recover then.
-    is_recovery = entry.kind == "restored" or (
-        entry.kind == "incident_end" and entry.rule in _HALTS
-    )
     seconds = entry.evidence.get("seconds")
-    if is_recovery and isinstance(seconds, int | float) and not isinstance(seconds, bool):
-        return float(seconds)
-    return None
+    if not _is_recovery(entry) or isinstance(seconds, bool):
+        return None
+    return float(seconds) if isinstance(seconds, int | float) else None
+
+
+def _is_recovery(entry: Entry) -> bool:
+    # A rule that only logs may have an incident for hours; nothing had to recover then.
+    # And an incident that ends at no step ended with its run.
+    is_over = entry.kind == "incident_end" and entry.rule in _HALTS and entry.step is not None
+    return entry.kind == "restored" or is_over

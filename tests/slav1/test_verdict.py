@@ -178,17 +178,21 @@ def test_a_breach_of_a_rule_that_the_contract_lacks_is_not_dropped():
         (line("restored", evidence={"seconds": 30}), Outcome.MET),
         (line("restored", evidence={"seconds": 30.1}), Outcome.BREACHED),
         (line("restored", evidence={"seconds": math.nan}), Outcome.BREACHED),
-        (line("incident_end", "hang", evidence={"seconds": 12.0}), Outcome.MET),
-        (line("incident_end", "liveness", evidence={"seconds": 45.0}), Outcome.BREACHED),
+        (line("incident_end", "hang", step=9, evidence={"seconds": 12.0}), Outcome.MET),
+        (line("incident_end", "liveness", step=9, evidence={"seconds": 45.0}), Outcome.BREACHED),
         (line("restored"), Outcome.NOT_EXERCISED),
         (line("restored", evidence={"seconds": "NaN"}), Outcome.NOT_EXERCISED),
-        (line("incident_end", "straggler", evidence={"seconds": 7200.0}), Outcome.NOT_EXERCISED),
+        (line("incident_end", "hang", evidence={"seconds": 12.0}), Outcome.NOT_EXERCISED),
+        (
+            line("incident_end", "straggler", step=9, evidence={"seconds": 7200.0}),
+            Outcome.NOT_EXERCISED,
+        ),
     ],
 )
 def test_the_recovery_clause_judges_recoveries_and_nothing_else(entry, outcome):
     """
     A recovery is in time or late by the level's promise; an incident that stopped
-    nobody, however long, is no recovery.
+    nobody, or that only its run's end ended, is no recovery.
     """
     clause = verdict("recovery_time", entry)
 

@@ -52,15 +52,20 @@ def _limits(contract: Contract) -> list[tuple[str, str]]:
         if rule is None or rule.mode is Mode.OFF:
             continue
         names = [field.name for field in dataclasses.fields(rule.detector)]  # type: ignore[arg-type]
-        found += [(name, setting) for setting in names if setting.endswith("limit_s")]
+        limits = [setting for setting in names if setting.endswith("limit_s")]
+        found += [(name, setting) for setting in sorted(limits, key=_is_hard)]
     return found
+
+
+def _is_hard(setting: str) -> bool:
+    """Whether it ends something; the bounds of a learned limit only bound a warning."""
+    return not setting.startswith(("min_", "max_"))
 
 
 def _rung(contract: Contract, rule: str, setting: str) -> Rung:
     clause = contract.rules[rule]
     key, limit_s = f"rules.{rule}.{setting}", getattr(clause.detector, setting)
-    is_learned = setting.startswith(("min_", "max_"))
-    if is_learned or clause.mode is not Mode.ENFORCE or clause.action < Action.STOP:
+    if not _is_hard(setting) or clause.mode is not Mode.ENFORCE or clause.action < Action.STOP:
         return Rung(key=key, limit_s=limit_s)
     ended_after_s = contract.monitor.tick_s + limit_s + contract.monitor.grace_s
     return Rung(

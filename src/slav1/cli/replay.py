@@ -1,0 +1,127 @@
+"""``sla replay``: what the detectors would have found in a recorded series."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from slav1 import replay as series
+from slav1.breach import Breach, Fact, Status
+from slav1.cli._errors import CommandLineError
+from slav1.cli._output import print_note, print_table
+from slav1.cli._run_folder import contract_of, events_of, find_run
+from slav1.contract import Contract, ContractError, Mode, Rule
+from slav1.guard import Guard
+from slav1.ledger import Entry, Kind
+from slav1.policy.table import judge
+
+BREACHED = 3
+"""Exit status if a breach was found."""
+
+_KINDS: dict[Status, Kind] = {
+    Status.NOTICE: "notice",
+    Status.BREACH: "breach",
+    Status.RECOVERED: "incident_end",
+}
+
+
+def replay(
+    recorded: Annotated[
+        Path, typer.Argument(metavar="FILE.csv|RUN_DIR", help="A series, or a run with rings.")
+    ],
+    contract: Annotated[
+        Path | None,
+        typer.Option(help="Judge by this contract. Without it: the run's own, or L1 for a CSV."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object an event, as in the ledger.")
+    ] = False,
+) -> None:
+    """Print what the rules find in a recorded series.
+
+    A CSV file has a row a step and the columns step and loss; optionally grad_norm,
+    mem_allocated_mib, iteration_time_s. Exit status: 0 without a breach, 3 with one,
+    2 if there is nothing to replay.
+    """
+    if recorded.is_dir():
+        run = find_run(recorded)
+        in_force = contract_of(run, contract)
+        findings = _of_run(run, in_force)
+    else:
+        in_force = _contract_for_series(contract)
+        findings = _of_series(recorded, in_force)
+    entries = [_entry(breach, in_force.rules[breach.rule]) for breach in findings]
+    if as_json:
+        for entry in entries:
+            print(entry.to_json())
+    else:
+        _print(recorded, entries)
+    raise typer.Exit(BREACHED if any(entry.kind == "breach" for entry in entries) else 0)
+
+
+def _contract_for_series(given: Path | None) -> Contract:
+    try:
+        return Contract.load(given) if given else Contract.level("L1")
+    except ContractError as error:
+        raise CommandLineError(str(error)) from error
+
+
+def _watched(contract: Contract) -> dict[str, Rule]:
+    return {name: rule for name, rule in contract.rules.items() if rule.mode is not Mode.OFF}
+
+
+def _of_run(run: Path, contract: Contract) -> Iterator[Breach]:
+    guard = Guard({name: rule.detector for name, rule in _watched(contract).items()})
+    for event in events_of(run):
+        yield from guard.observe(event)
+
+
+def _of_series(path: Path, contract: Contract) -> Iterator[Breach]:
+    detectors = [rule.detector for rule in _watched(contract).values()]
+    try:
+        rows = series.read_series(path)
+    except OSError as error:
+        raise CommandLineError(f"{path} can't be read: {error.strerror or error}.") from error
+    except ValueError as error:
+        raise CommandLineError(str(error)) from error
+    yield from series.replay(rows, detectors)
+
+
+def _entry(breach: Breach, rule: Rule) -> Entry:
+    """One finding as a ledger line; a series has no wall clock, so its time is 0."""
+    verdict = judge(breach, rule)
+    evidence: dict[str, Fact] = {**breach.evidence, "is_actionable": breach.is_actionable}
+    if breach.arl0 is not None:
+        evidence["arl0"] = breach.arl0
+    return Entry(
+        time_ns=0,
+        attempt=0,
+        rank=breach.rank,
+        step=breach.step,
+        phase=None if breach.phase is None else breach.phase.name.lower(),
+        kind=_KINDS[breach.status],
+        rule=breach.rule,
+        statistic=breach.statistic,
+        limit=breach.limit,
+        unit=breach.unit,
+        mode=rule.mode.value,
+        action=(verdict.would_have or verdict.action).name.lower(),
+        message=breach.message,
+        evidence=evidence,
+    )
+
+
+def _print(recorded: Path, entries: list[Entry]) -> None:
+    if entries:
+        header = ["step", "rank", "event", "rule", "action", "what"]
+        print_table(header, (_row(entry) for entry in entries))
+    num_breaches = sum(entry.kind == "breach" for entry in entries)
+    print_note(f"{recorded}: {num_breaches} breaches in {len(entries)} events.")
+
+
+def _row(entry: Entry) -> list[str]:
+    places = ["-" if place is None else str(place) for place in (entry.step, entry.rank)]
+    action = entry.action or "-"
+    would = f"would {action}" if entry.mode == Mode.OBSERVE.value and action != "log" else action
+    return [*places, entry.kind, entry.rule or "-", would, entry.message or ""]

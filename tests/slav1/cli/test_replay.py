@@ -1,0 +1,210 @@
+"""``sla replay``: a series or a run's rings through the rules, with an honest status."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from slav1.cli._errors import CommandLineError
+from slav1.cli._run_folder import events_of
+from slav1.contract import Contract
+from slav1.ledger import parse_ledger
+from slav1.recorder import layout
+from slav1.recorder.layout import RECORD, Word
+from slav1.sample import Round, Sample
+
+
+def write_ring(folder: Path, rank: int, losses: dict[int, float], version: int = 1) -> Path:
+    """Writes a ring as a monitor leaves it, one step for each loss."""
+    folder.mkdir(parents=True, exist_ok=True)
+    words = [0] * layout.NUM_WORDS
+    words[Word.MAGIC], words[Word.VERSION] = layout.MAGIC, version
+    words[Word.RANK], words[Word.NUM_SLOTS], words[Word.NUM_RECORDS] = rank, 64, len(losses)
+    data = b"".join(word.to_bytes(8, "little") for word in words)
+    for number, (step, loss) in enumerate(losses.items()):
+        not_finite = 0 if math.isfinite(loss) else layout.LOSS_NON_FINITE
+        flags = layout.HAS_LOSS | not_finite
+        times = [0.1] + [math.nan] * 6
+        data += RECORD.pack(number, step, step * 10**8, loss, math.nan, *times, step, flags)
+    path = folder / f"ring-{rank}.bin"
+    path.write_bytes(data.ljust(layout.block_bytes(64), b"\0"))
+    return path
+
+
+def make_run(folder: Path, rings: dict[int, dict[int, float]]) -> Path:
+    for rank, losses in rings.items():
+        write_ring(folder, rank, losses)
+    (folder / "contract.yaml").write_text(Contract.level("L1").to_yaml())
+    (folder / "ledger.jsonl").write_text("")
+    return folder
+
+
+def healthy(num_steps: int) -> dict[int, float]:
+    return {step: 2.0 + 0.01 * (step * 7 % 5) for step in range(num_steps)}
+
+
+def write_csv(path: Path, losses: list[float]) -> Path:
+    rows = [f"{step},{loss}" for step, loss in enumerate(losses)]
+    path.write_text("\n".join(["step,loss", *rows]) + "\n")
+    return path
+
+
+def test_rings_are_shown_step_by_step(tmp_path):
+    """
+    Each rank's sample of a step comes in order of rank, then the round; a step that a
+    rank lacks has no round.
+    """
+    write_ring(tmp_path, 0, {5: 1.0, 6: 2.0})
+    write_ring(tmp_path, 1, {6: 3.0, 7: 4.0})
+
+    events = list(events_of(tmp_path))
+
+    seen = [(event.step, "round" if isinstance(event, Round) else event.rank) for event in events]
+    assert seen == [(5, 0), (6, 0), (6, 1), (6, "round"), (7, 1)]
+    (round_of_6,) = [event for event in events if isinstance(event, Round)]
+    assert [sample.loss for sample in round_of_6.samples] == [2.0, 3.0]
+    assert all(isinstance(event, Sample | Round) for event in events)
+
+
+def test_a_quiet_run_ends_with_0(sla, tmp_path):
+    """
+    Rings without anything amiss end with status 0 and no event.
+    """
+    run = make_run(tmp_path / "run", {0: healthy(50), 1: healthy(50)})
+
+    result = sla("replay", run, "--json")
+
+    assert (result.status, result.out) == (0, "")
+
+
+def test_a_breach_in_the_rings_ends_with_3(sla, tmp_path):
+    """
+    A step that is not finite is found again in the rings, with rank and step, in the
+    form of a ledger line.
+    """
+    broken = healthy(50) | {30: math.nan}
+    run = make_run(tmp_path / "run", {0: healthy(50), 1: broken})
+
+    result = sla("replay", run, "--json")
+
+    entries, num_unreadable = parse_ledger(result.out.encode())
+    breaches = [entry for entry in entries if entry.kind == "breach"]
+    assert (result.status, num_unreadable) == (3, 0)
+    assert breaches[0].rule == "non_finite"
+    assert (breaches[0].rank, breaches[0].step) == (1, 30)
+    assert (breaches[0].mode, breaches[0].action) == ("enforce", "stop")
+
+
+def test_a_breach_is_printed_for_people(sla, tmp_path):
+    """
+    Without --json each event is a row with step, rank, rule and what would be done.
+    """
+    run = make_run(tmp_path / "run", {0: healthy(50) | {30: math.inf}})
+
+    result = sla("replay", run)
+
+    assert result.status == 3
+    for part in ("30", "non_finite", "stop"):
+        assert part in result.out
+
+
+def test_a_rule_that_is_off_finds_nothing(sla, tmp_path):
+    """
+    The contract decides what is looked at: a rule that is off raises no event.
+    """
+    run = make_run(tmp_path / "run", {0: healthy(50) | {30: math.nan}})
+    contract = tmp_path / "quiet.yaml"
+    contract.write_text(Contract.level("L1").override(mode="off").to_yaml())
+
+    result = sla("replay", run, "--contract", contract)
+
+    assert (result.status, result.out) == (0, "")
+
+
+def test_rings_of_another_version_are_refused(sla, tmp_path):
+    """
+    A ring of another version, and a file that is none, end with status 2 by name.
+    """
+    run = make_run(tmp_path / "run", {0: healthy(5)})
+    path = write_ring(run, 1, healthy(5), version=99)
+
+    newer = sla("replay", run)
+    path.write_bytes(b"nothing of ours")
+    strange = sla("replay", run)
+
+    assert (newer.status, strange.status) == (2, 2)
+    assert "ring-1.bin" in newer.err
+    assert "99" in newer.err
+    assert "ring-1.bin" in strange.err
+    assert newer.err.count("\n") == strange.err.count("\n") == 1
+
+
+def test_a_run_without_rings_says_so(sla, tmp_path):
+    """
+    A run that kept no ring is no quiet run: status 2, and why.
+    """
+    run = make_run(tmp_path / "run", {0: healthy(5)})
+    (run / "ring-0.bin").unlink()
+
+    result = sla("replay", run)
+
+    assert result.status == 2
+    assert "ring-<rank>.bin" in result.err
+    with pytest.raises(CommandLineError):
+        list(events_of(run))
+
+
+def test_a_quiet_series_ends_with_0(sla, tmp_path):
+    """
+    A CSV file of healthy losses ends with status 0 and no breach.
+    """
+    path = write_csv(tmp_path / "quiet.csv", list(healthy(300).values()))
+
+    result = sla("replay", path, "--json")
+
+    assert result.status == 0
+    assert not [e for e in parse_ledger(result.out.encode())[0] if e.kind == "breach"]
+
+
+def test_a_breach_in_a_series_ends_with_3(sla, tmp_path):
+    """
+    A CSV file with a loss that is not finite ends with status 3 and names its step.
+    """
+    losses = list(healthy(300).values())
+    losses[250] = math.nan
+
+    result = sla("replay", write_csv(tmp_path / "broken.csv", losses), "--json")
+
+    breaches = [e for e in parse_ledger(result.out.encode())[0] if e.kind == "breach"]
+    assert result.status == 3
+    assert breaches[0].rule == "non_finite"
+    assert breaches[0].step == 250
+
+
+@pytest.mark.parametrize("text", ["", "step,los\n0,1\n", "step,loss\n0,high\n", "\x00\x01"])
+def test_a_file_that_is_no_series_is_a_mistake(sla, tmp_path, text):
+    """
+    A file without the columns, or with a cell that is no number, ends with status 2 and
+    one line that names the file.
+    """
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+
+    result = sla("replay", path)
+
+    assert (result.status, result.out) == (2, "")
+    assert result.err.count("\n") == 1
+    assert str(path) in result.err
+
+
+def test_a_series_is_judged_by_the_contract_given(sla, tmp_path):
+    """
+    A contract given by name decides for a series too; one that is bad is a mistake.
+    """
+    path = write_csv(tmp_path / "broken.csv", [2.0, math.nan, 2.0])
+    quiet, bad = tmp_path / "quiet.yaml", tmp_path / "bad.yaml"
+    quiet.write_text("level: L1\nmode: off\n")
+    bad.write_text("level: L8\n")
+
+    assert sla("replay", path, "--contract", quiet).status == 0
+    assert sla("replay", path, "--contract", bad).status == 2
