@@ -4,25 +4,37 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from slav1.breach import Breach
+from slav1.detectors._hang import (
+    RULE,
+    Limits,
+    Watch,
+    check_limits,
+    fixed_limit_s,
+    judgement,
+)
 from slav1.sample import Pulse, Sample
 
 
 class HangLiteralState(NamedTuple):
-    """Nothing yet."""
+    """The pulses of the rank."""
 
-    num_seen: int = 0
+    watch: Watch = Watch()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangLiteral:
-    """Finds ranks that stay in one phase longer than a fixed limit."""
+    """Finds ranks that stay in one phase longer than a fixed limit.
 
-    RULE: ClassVar[str] = "hang"
+    It says that a rank makes no progress, not whose fault that is: the peers of a hung
+    rank wait for it in their gradient sync and stall as well.
+
+    Raises:
+        ValueError: If a setting is out of range.
+    """
+
+    RULE: ClassVar[str] = RULE
     VARIANT: ClassVar[str] = "literal"
-    WATCHES: ClassVar[tuple[type, ...]] = (
-        Sample,
-        Pulse,
-    )
+    WATCHES: ClassVar[tuple[type, ...]] = (Sample, Pulse)
     NUM_SAMPLES_NEEDED: ClassVar[int] = 1
 
     limit_s: float = 30.0
@@ -32,7 +44,7 @@ class HangLiteral:
     """The same during the first steps of a process, in seconds."""
 
     evaluation_limit_s: float = 600.0
-    """Longest stay in evaluation without progress, in seconds."""
+    """Longest evaluation without progress, in seconds."""
 
     checkpoint_limit_s: float = 600.0
     """Longest write of a checkpoint, in seconds."""
@@ -46,11 +58,17 @@ class HangLiteral:
     warmup_steps: int = 5
     """Steps of a process that count as its first, in steps."""
 
+    def __post_init__(self) -> None:
+        check_limits(self)
+
     def start(self) -> HangLiteralState:
         return HangLiteralState()
 
     def observe(
         self, state: HangLiteralState, event: Sample | Pulse
     ) -> tuple[HangLiteralState, Breach | None]:
-        # Settings and names are final; the rule itself follows.
-        return state, None
+        if isinstance(event, Sample):
+            return state, None
+        limits = Limits(hard_s=fixed_limit_s(self, event))
+        watch, breach = judgement(state.watch, event, limits)
+        return HangLiteralState(watch), breach
