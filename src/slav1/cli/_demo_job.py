@@ -5,14 +5,13 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 
 import psutil
 
 GRACE_S = 2.0
-"""Time from SIGTERM to SIGKILL, in seconds."""
+"""Usual time from SIGTERM to SIGKILL, in seconds."""
 
 RUN_ID = "SLA_RUN_ID"
 """Variable that names the run; every process of the job inherits it."""
@@ -98,13 +97,17 @@ class Job:
             time.sleep(0.05)
         return left
 
-    def end(self) -> None:
-        """Ends every process of the job; returns when none is left."""
+    def end(self, *, grace_s: float = GRACE_S) -> None:
+        """Ends every process of the job; returns when none is left.
+
+        Args:
+            grace_s: Time from SIGTERM to SIGKILL, and for the monitor after that, in seconds.
+        """
         # The monitor has a session of its own. It ends by itself once the ranks have, and
         # completes the ledger first.
         _send(filter(self._is_rank, self.processes()), signal.SIGTERM)
-        _send(filter(self._is_rank, self.wait_until_gone(GRACE_S)), signal.SIGKILL)
-        while left := self.wait_until_gone(GRACE_S):
+        _send(filter(self._is_rank, self.wait_until_gone(grace_s)), signal.SIGKILL)
+        while left := self.wait_until_gone(grace_s):
             _send(left, signal.SIGKILL)
 
     def _is_rank(self, process: psutil.Process) -> bool:
@@ -125,32 +128,3 @@ def _send(processes: Iterable[psutil.Process], number: int) -> None:
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.send_signal(number)
-
-
-class Interrupts:
-    """Which signal that means "stop" came first."""
-
-    def __init__(self) -> None:
-        self.number: int | None = None
-        """The signal; None if none came."""
-
-    def note(self, number: int, _: FrameType | None) -> None:
-        """Handles a signal by remembering it."""
-        self.number = self.number or number
-
-
-@contextlib.contextmanager
-def noted_interrupts() -> Iterator[Interrupts]:
-    """Notes SIGINT, SIGTERM and SIGHUP instead of letting them act wherever we are.
-
-    Belongs into the main thread; puts the handlers back at the end.
-    """
-    interrupts = Interrupts()
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, interrupts.note) for number in numbers}
-    try:
-        yield interrupts
-    finally:
-        for number, handler in before.items():
-            # None stands for a handler that was not set from Python.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from slav1.cli._demo_plan import RunPlan
 from slav1.cli._demo_story import Story
 from slav1.verdict import Clause, Outcome
 
@@ -21,17 +22,14 @@ NUM_LOG_LINES = 12
 _STYLES = {Outcome.MET: "green", Outcome.BREACHED: "bold red"}
 
 
-def print_story(
-    console: Console, story: Story, clauses: Sequence[Clause], *, folder: Path, log: Path
-) -> None:
+def print_story(console: Console, story: Story, clauses: Sequence[Clause], plan: RunPlan) -> None:
     """Prints everything that is worth knowing after the run.
 
     Args:
         console: Where to.
         story: What happened.
         clauses: The verdict on each clause of the contract.
-        folder: Folder of the run.
-        log: What the job printed.
+        plan: The run.
     """
     console.print()
     table = Table.grid(padding=(0, 2))
@@ -45,10 +43,10 @@ def print_story(
     console.print(_clause_table(clauses))
     console.print()
     if not story.is_as_expected:
-        _print_log(console, log)
-    console.print(f"Ledger   {folder / 'ledger.jsonl'}", soft_wrap=True, markup=False)
-    console.print(f"Output   {log}", soft_wrap=True, markup=False)
-    console.print(f"Again    sla verdict {folder}", soft_wrap=True, markup=False)
+        _print_log(console, plan.log)
+    console.print(f"Ledger   {plan.ledger}", soft_wrap=True, markup=False)
+    console.print(f"Output   {plan.log}", soft_wrap=True, markup=False)
+    console.print(f"Again    sla verdict {plan.folder}", soft_wrap=True, markup=False)
     console.print()
     if story.is_as_expected:
         console.print("[bold green]As expected.[/] The contract did what this fault calls for.")
@@ -58,13 +56,12 @@ def print_story(
         console.print(f"  {problem}", markup=False)
 
 
-def summary_of(story: Story, *, folder: Path, log: Path) -> dict[str, Any]:
+def summary_of(story: Story, plan: RunPlan) -> dict[str, Any]:
     """Returns the last line of ``--json``.
 
     Args:
         story: What happened.
-        folder: Folder of the run.
-        log: What the job printed.
+        plan: The run.
     """
     found, decision, scenario = story.found, story.decision, story.scenario
     return {
@@ -85,8 +82,8 @@ def summary_of(story: Story, *, folder: Path, log: Path) -> dict[str, Any]:
         "num_processes_left": story.ending.num_left,
         "is_as_expected": story.is_as_expected,
         "problems": list(story.problems),
-        "ledger": str(folder / "ledger.jsonl"),
-        "output": str(log),
+        "ledger": str(plan.ledger),
+        "output": str(plan.log),
     }
 
 

@@ -4,10 +4,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from slav1.cli._demo_job import Interrupts, Job
+from slav1.cli._demo_interrupts import Interrupts
+from slav1.cli._demo_job import Job
 from slav1.cli._demo_ledger import LedgerTail
+from slav1.cli._demo_plan import RunPlan
 from slav1.cli._demo_rings import Rings
-from slav1.cli._demo_scenario import Scenario
 from slav1.cli._demo_story import Ending
 from slav1.cli._demo_view import Picture, View
 
@@ -29,9 +30,7 @@ class Watch:
     job: Job
     ledger: LedgerTail
     view: View
-    fault: Scenario
-    num_ranks: int
-    num_steps: int
+    plan: RunPlan
     started_ns: int
     """When the demo began, on the wall clock, in nanoseconds."""
 
@@ -64,9 +63,10 @@ class Watch:
 
     def _fault_began_ns(self) -> int | None:
         """When the step that was hit began: the end of the one before, on the wall clock."""
-        if self.fault.rank is None or self.fault.step is None:
+        fault = self.plan.scenario
+        if fault.rank is None or fault.step is None:
             return None
-        end_s = self.rings.end_of_step_s(rank=self.fault.rank, step=self.fault.step - 1)
+        end_s = self.rings.end_of_step_s(rank=fault.rank, step=fault.step - 1)
         if end_s is None:
             return None
         return time.time_ns() - time.monotonic_ns() + int(end_s * 1e9)
@@ -96,15 +96,15 @@ class Watch:
         return [len(self.ledger.entries), *((now.rank, now.step) for now in self.rings.now())]
 
     def _look(self, *, is_ending: bool = False) -> None:
-        if len(self.rings) < self.num_ranks:
+        if len(self.rings) < self.plan.num_ranks:
             self.rings.find(self.job.ranks())
         self.rings.read()
         for entry in self.ledger.new_entries():
             self.view.show_event(entry, (entry.time_ns - self.started_ns) * 1e-9)
         picture = Picture(
             elapsed_s=(time.time_ns() - self.started_ns) * 1e-9,
-            num_steps=self.num_steps,
-            num_ranks=self.num_ranks,
+            num_steps=self.plan.num_steps,
+            num_ranks=self.plan.num_ranks,
             ranks=self.rings.now(),
             losses=self.rings.mean_losses(),
             is_ending=is_ending,

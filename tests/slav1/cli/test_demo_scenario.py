@@ -1,0 +1,63 @@
+"""The faults of the demo: what may be asked for, and what is planned for it."""
+
+import pytest
+
+from slav1.cli._demo_scenario import FAULTS, MAX_RANKS, scenario
+from slav1.testing import Fault
+
+WITH_FAULT = [fault for fault in FAULTS if fault != "none"]
+
+
+@pytest.mark.parametrize("fault", WITH_FAULT)
+@pytest.mark.parametrize("num_ranks", [2, MAX_RANKS])
+def test_every_fault_is_one_that_can_be_injected(fault, num_ranks):
+    """
+    What is put into SLA_INJECT reads as a fault on the rank and step that are announced.
+    """
+    planned = scenario(fault, num_ranks=num_ranks, num_steps=400)
+
+    injected = Fault.parse(planned.inject)
+
+    assert (injected.rank, injected.step) == (planned.rank, planned.step)
+    assert f"rank {planned.rank}" in planned.injected
+    assert f"tep {planned.step}" in planned.injected
+
+
+@pytest.mark.parametrize("fault", sorted(set(WITH_FAULT) - {"straggler"}))
+def test_a_single_rank_is_hit_itself(fault):
+    """
+    With one process, the fault is planned for the only rank there is.
+    """
+    assert scenario(fault, num_ranks=1, num_steps=400).rank == 0
+
+
+def test_none_injects_and_expects_nothing():
+    """
+    Without a fault nothing is injected, no rule must find anything and the run finishes.
+    """
+    planned = scenario("none", num_ranks=1, num_steps=1)
+
+    assert (planned.inject, planned.rule, planned.ending) == (None, None, "finished")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"fault": "flood"}, "--fault flood must be one of spike, none, nan"),
+        ({"num_ranks": 0}, "--ranks 0 must be 1 to 8"),
+        ({"num_ranks": 9}, "--ranks 9 must be 1 to 8"),
+        ({"num_steps": 260}, "--steps 260 is too few for --fault spike"),
+        ({"fault": "none", "num_steps": 0}, "--steps 0 must be at least 1"),
+        ({"fault": "straggler", "num_ranks": 1}, "--fault straggler needs --ranks 2 or more"),
+    ],
+)
+def test_what_is_not_possible_is_refused_in_one_line(changes, said):
+    """
+    Impossible options are refused with the option, what came and what is needed.
+    """
+    asked = {"fault": "spike", "num_ranks": 2, "num_steps": 400} | changes
+
+    with pytest.raises(ValueError, match=said) as refused:
+        scenario(asked["fault"], num_ranks=asked["num_ranks"], num_steps=asked["num_steps"])
+
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,114 @@
+"""The story of a demo run: told from its ledger, and never kinder than it."""
+
+import pytest
+
+from slav1.cli._demo_scenario import scenario
+from slav1.cli._demo_story import Ending, tell
+from slav1.ledger import Entry
+
+GOOD_END = Ending(exit_status=0, num_left=0, fault_began_ns=1_000_000_000)
+BAD_END = Ending(exit_status=-9, num_left=0, fault_began_ns=1_000_000_000)
+
+
+def line(kind, **fields):
+    return Entry(time_ns=1_500_000_000, attempt=0, kind=kind, **fields)
+
+
+def breach(rule="loss_variance", rank=1, step=252, **fields):
+    return line("breach", rule=rule, rank=rank, step=step, message="Too high.", **fields)
+
+
+def acted(rank, step):
+    return line("action", rank=rank, step=254, action="stop", evidence={"at_step": step})
+
+
+STOP = line("decision", rule="loss_variance", rank=1, step=254, action="stop", message="Stop.")
+END = line("end")
+STOPPED = [line("start"), breach(), STOP, acted(0, 254), acted(1, 254), END]
+
+
+def story(entries, ending=GOOD_END, fault="spike"):
+    planned = scenario(fault, num_ranks=2, num_steps=400)
+    return tell(planned, entries, ending, num_ranks=2)
+
+
+def test_a_run_that_was_stopped_as_it_should_be_has_no_problem():
+    """
+    Right rule, right rank, all ranks at one step and status 0: as expected, with the
+    time it took to find.
+    """
+    told = story(STOPPED)
+
+    assert told.is_as_expected
+    assert told.found.step == 252
+    assert told.found_after_s == pytest.approx(0.5)
+    assert told.acted_at == {0: 254, 1: 254}
+
+
+@pytest.mark.parametrize(
+    ("entries", "ending", "said"),
+    [
+        ([line("start"), END], GOOD_END, "Rule loss_variance found nothing"),
+        ([breach(rule="straggler"), STOP, *STOPPED[3:]], GOOD_END, "loss_variance found nothing"),
+        ([breach(rank=0), *STOPPED[2:]], GOOD_END, "rank 0 was named"),
+        ([breach(rank=None), *STOPPED[2:]], GOOD_END, "rank None was named"),
+        ([breach(step=249), *STOPPED[2:]], GOOD_END, "before the fault began"),
+        ([breach(), END], GOOD_END, "Nothing was decided"),
+        ([breach(), STOP, acted(0, 254), END], GOOD_END, "2 ranks were to act"),
+        ([*STOPPED[:4], acted(1, 255), END], GOOD_END, "not act at the same step"),
+        (STOPPED[:-1], GOOD_END, "has no last line"),
+        ([], GOOD_END, "left no ledger"),
+        (STOPPED, BAD_END, "status -9; it must be 0"),
+        (STOPPED, Ending(exit_status=0, num_left=2), "2 processes of the job were left"),
+        (STOPPED, Ending(exit_status=None, num_left=0, given_up="Nothing moved."), "Nothing moved"),
+    ],
+)
+def test_whatever_is_not_as_expected_is_said(entries, ending, said):
+    """
+    Each way to miss what the fault calls for is a problem of its own, in words.
+    """
+    told = story(entries, ending)
+
+    assert not told.is_as_expected
+    assert any(said in problem for problem in told.problems)
+
+
+@pytest.mark.parametrize("fault", ["hang", "kill"])
+def test_a_lost_rank_must_end_the_job_with_an_error(fault):
+    """
+    After a hang or a kill a job that ends with status 0 is a problem, and ranks need not
+    act at one step.
+    """
+    rule = {"hang": "hang", "kill": "liveness"}[fault]
+    entries = [breach(rule=rule, step=80), STOP, END]
+
+    assert story(entries, BAD_END, fault).is_as_expected
+    assert not story(entries, GOOD_END, fault).is_as_expected
+
+
+def test_a_quiet_run_must_stay_quiet():
+    """
+    Without a fault any breach is a problem, and its message is repeated.
+    """
+    assert story([line("start"), END], fault="none").is_as_expected
+    assert story([breach(), END], fault="none").problems[0].endswith("Too high.")
+
+
+def test_a_straggler_must_not_stop_training():
+    """
+    For a straggler a decision to act is a problem: it is named and training goes on.
+    """
+    found = breach(rule="straggler", step=280)
+
+    assert story([found, END], fault="straggler").is_as_expected
+    assert not story([found, STOP, END], fault="straggler").is_as_expected
+
+
+def test_the_stack_of_the_culprit_is_part_of_the_story():
+    """
+    Frames that came with the breach are told, innermost first.
+    """
+    frames = ["a.py:1 inner", "b.py:2 outer"]
+    told = story([breach(rule="hang", step=80, evidence={"stack": frames})], BAD_END, "hang")
+
+    assert told.stack == tuple(frames)
