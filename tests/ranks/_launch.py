@@ -123,6 +123,10 @@ class Job:
                 raise TimeoutError(f"Rank {rank} never said {text!r}:\n{self._ended()}")
             time.sleep(TICK_S)
 
+    def seconds(self) -> float:
+        """Seconds since the start of the job."""
+        return time.monotonic() - self.started_s
+
     def read(self, rank: int, stream: str) -> str:
         """What a rank has written so far to ``out`` or ``err``."""
         path = self.folder / f"rank-{rank}.{stream}"
