@@ -113,10 +113,11 @@ def _may_mean_demo(arguments: list[str]) -> bool:
 
 
 def _usage_text(error: Any) -> str:
-    text = error.format_message()
+    text = str(error.format_message())
+    text = text if text.endswith((".", "?")) else f"{text}."
     context = error.ctx
     if context is None:
-        return str(text)
+        return text
     commands = getattr(context.command, "commands", None)
     if commands:
         return f"{text} Commands of {context.command_path}: {', '.join(sorted(commands))}."

@@ -6,6 +6,7 @@ import signal
 import pytest
 
 import slav1.cli._main as main_module
+from slav1.ledger import Entry
 
 # What a drawn box or a traceback would show.
 ADORNMENT = re.compile(r"[\u2500-\u257f]|Traceback|File \"")
@@ -27,7 +28,7 @@ MISTAKES = [
     (["verdict", "--contract"], ["--contract"]),
     (["replay"], ["FILE.csv|RUN_DIR"]),
     (["replay", "no/such.csv"], ["no/such.csv"]),
-    (["demo", "--ranks", "two"], ["--ranks", "two"]),
+    (["demo", "--ranks", "two"], ["--ranks", "sla demo"]),
 ]
 
 
@@ -96,14 +97,17 @@ def test_an_unreadable_letter_is_no_traceback(start_sla, tmp_path):
     """
     On a terminal without the letters of a message, the message is still printed.
     """
-    path = tmp_path / "contract.yaml"
-    path.write_text("level: L1\npolicy: règles.rego\n", encoding="utf-8")
+    (tmp_path / "contract.yaml").write_text("level: L1\n")
+    breach = Entry(time_ns=0, attempt=0, kind="breach", rule="hang", message="Rang détaché.")
+    (tmp_path / "ledger.jsonl").write_text(breach.to_json() + "\n")
     before = "import sys; sys.stdout.reconfigure(encoding='ascii')"
 
-    process = start_sla("contract", "check", path, before=before)
-    _, err = process.communicate(timeout=60)
+    process = start_sla("verdict", tmp_path, before=before)
+    out, err = process.communicate(timeout=60)
 
-    assert (process.returncode, err) == (0, "")
+    assert process.returncode == 3
+    assert "Rang d\\xe9tach\\xe9." in out
+    assert "Traceback" not in err
 
 
 @pytest.mark.slow
