@@ -15,7 +15,7 @@ from slav1.cli._demo_view import Picture, View
 LOOK_EVERY_S = 0.1
 """Pause between two looks at the job, in seconds."""
 
-STILL_LIMIT_S = 120.0
+STILL_LIMIT_S = 240.0
 """Time in which nothing moves after which the demo gives up, in seconds; longer than a slow
 disk needs to import PyTorch."""
 

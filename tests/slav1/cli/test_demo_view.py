@@ -28,7 +28,10 @@ def rank(number, step=12):
     return RankNow(rank=number, step=step, phase=Phase.BACKWARD, loss=2.5, step_time_s=0.02)
 
 
-def picture(elapsed_s=5.0, ranks=(rank(0), rank(1, step=11)), **fields):
+BOTH = (rank(0), rank(1, step=11))
+
+
+def picture(elapsed_s=5.0, ranks=BOTH, **fields):
     return Picture(
         elapsed_s=elapsed_s, num_steps=400, num_ranks=2, ranks=ranks, losses=[4.0, 2.5], **fields
     )
