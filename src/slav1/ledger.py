@@ -1,4 +1,7 @@
-"""The ledger: what happened in a run, one JSON object a line."""
+"""The ledger: what happened in a run, one JSON object a line.
+
+Entry, writer and reader stand in one file, since they have to agree on every byte of it.
+"""
 
 import json
 import math

@@ -1,5 +1,6 @@
 """``sla replay``: what the detectors would have found in a recorded series."""
 
+import csv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -48,6 +49,8 @@ def replay(
         run = find_run(recorded)
         in_force = contract_of(run, contract)
         findings = _of_run(run, in_force)
+    elif not recorded.exists():
+        raise CommandLineError(f"{recorded} is not there; give a CSV file or a run folder.")
     else:
         in_force = _contract_for_series(contract)
         findings = _of_series(recorded, in_force)
@@ -83,8 +86,9 @@ def _of_series(path: Path, contract: Contract) -> Iterator[Breach]:
         rows = series.read_series(path)
     except OSError as error:
         raise CommandLineError(f"{path} can't be read: {error.strerror or error}.") from error
-    except ValueError as error:
-        raise CommandLineError(str(error)) from error
+    except (ValueError, csv.Error) as error:
+        text = str(error) if str(path) in str(error) else f"{path}: {error}"
+        raise CommandLineError(text) from error
     yield from series.replay(rows, detectors)
 
 

@@ -1,6 +1,8 @@
 """The contract: levels, defaults, changes, and the exact way to plain values and back."""
 
+import copy
 import json
+import pickle
 import subprocess
 import sys
 
@@ -274,6 +276,22 @@ def test_rules_of_later_versions_are_refused_as_such(rule):
     assert "not in this version yet" in str(refused.value)
     assert all(name in str(refused.value) for name in variants())
     assert rule not in variants()
+
+
+def test_a_contract_travels_between_processes():
+    """
+    A contract and its error can be copied and pickled, as spawned ranks need it.
+    """
+    error = ContractError("level is wrong", key="level", value="L9", file="x.yaml")
+
+    assert pickle.loads(pickle.dumps(example())) == copy.deepcopy(example()) == example()
+    copied = pickle.loads(pickle.dumps(error))
+    assert (str(copied), copied.key, copied.value, copied.file) == (
+        "level is wrong",
+        "level",
+        "L9",
+        "x.yaml",
+    )
 
 
 def test_a_contract_reads_no_torch():
