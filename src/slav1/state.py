@@ -32,7 +32,8 @@ def from_plain(example: Any, plain: Any) -> Any:
         A memory equal to the one written down.
 
     Raises:
-        ValueError: If a field is missing or too many, as after a change of version.
+        ValueError: If a field is missing or too many, or a list is something else, as
+            after a change of version.
     """
     if isinstance(example, tuple) and hasattr(example, "_fields"):
         if not isinstance(plain, dict) or set(plain) != set(example._fields):
@@ -44,6 +45,8 @@ def from_plain(example: Any, plain: Any) -> Any:
             **{name: from_plain(getattr(example, name), plain[name]) for name in example._fields}
         )
     if isinstance(example, tuple):
+        if not isinstance(plain, list | tuple):
+            raise ValueError(f"A saved tuple must be a list; got {plain!r:.120}.")
         return tuple(
             from_plain(example[min(i, len(example) - 1)], part) if example else _frozen(part)
             for i, part in enumerate(plain)

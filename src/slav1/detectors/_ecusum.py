@@ -5,9 +5,11 @@ from functools import lru_cache
 
 
 @lru_cache(maxsize=1024)
-def _weights(null_ratio: float, ratio: float) -> tuple[float, float]:
-    """What an event adds, and what its absence adds (a negative number)."""
-    return math.log(ratio / null_ratio), math.log((1.0 - ratio) / (1.0 - null_ratio))
+def _weights(happened: bool, null_ratio: float, ratios: tuple[float, ...]) -> tuple[float, ...]:
+    """What an event adds to each score, or what its absence takes away."""
+    if happened:
+        return tuple(math.log(ratio / null_ratio) for ratio in ratios)
+    return tuple(math.log((1.0 - ratio) / (1.0 - null_ratio)) for ratio in ratios)
 
 
 def ecusum(
@@ -34,13 +36,11 @@ def ecusum(
         Shin, Ramdas, Rinaldo, "E-detectors: a nonparametric framework for sequential
         change detection", New England Journal of Statistics in Data Science 2(2), 2023.
     """
-    which = 0 if happened else 1
+    weights = _weights(happened, null_ratio, ratios)
     if not scores:
-        return tuple(_weights(null_ratio, ratio)[which] for ratio in ratios)
-    return tuple(
-        max(0.0, score) + _weights(null_ratio, ratio)[which]
-        for score, ratio in zip(scores, ratios, strict=True)
-    )
+        return weights
+    pairs = zip(scores, weights, strict=True)
+    return tuple([score + weight if score > 0.0 else weight for score, weight in pairs])
 
 
 @lru_cache(maxsize=256)

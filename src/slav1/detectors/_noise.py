@@ -52,11 +52,8 @@ def listened(noise: Noise, value: float, *, scale: float) -> Noise:
         Mathematical Statistics 12(2), 1941.
     """
     difference = clipped(value - noise.last, DIFFERENCE_CLIP_SIGMAS * scale)
-    after = noise._replace(
-        last=value,
-        num_in_block=noise.num_in_block + 1,
-        total=noise.total + difference * difference / 2.0,
-    )
+    total = noise.total + difference * difference / 2.0
+    after = Noise(value, noise.num_in_block + 1, total, *noise[3:])
     return _judged(after, scale) if after.num_in_block == BLOCK else after
 
 

@@ -13,19 +13,13 @@ SHARE_OF_RISE = 0.75
 
 def mean_loss(round_: Round) -> float | None:
     """Mean loss of the ranks that know theirs; None if none does or one is not finite."""
-    losses = [sample.loss for sample in round_.samples if sample.loss is not None]
-    if not losses or not all(math.isfinite(loss) for loss in losses):
-        return None
-    return sum(clipped(loss, LARGEST) for loss in losses) / len(losses)
+    return _mean([sample.loss for sample in round_.samples if sample.loss is not None])
 
 
 def mean_grad_norm(round_: Round) -> float | None:
     """Mean gradient norm of the ranks, above 0; None if it is unknown or not finite."""
-    norms = [sample.grad_norm for sample in round_.samples if sample.grad_norm is not None]
-    if not norms or not all(math.isfinite(norm) for norm in norms):
-        return None
-    mean = sum(clipped(norm, LARGEST) for norm in norms) / len(norms)
-    return mean if mean > 0.0 else None
+    mean = _mean([s.grad_norm for s in round_.samples if s.grad_norm is not None])
+    return mean if mean is not None and mean > 0.0 else None
 
 
 def rank_standing_out(round_: Round, rise: float) -> int | None:
@@ -43,3 +37,15 @@ def batches(round_: Round) -> list[int]:
     """Batch numbers of the round, without repetition; at most eight."""
     known = {sample.batch for sample in round_.samples if sample.batch is not None}
     return sorted(known)[:8]
+
+
+def _mean(values: list[float]) -> float | None:
+    if not values:
+        return None
+    mean = sum(values) / len(values)
+    if math.isfinite(mean) and abs(mean) <= LARGEST:
+        return mean
+    # Values that are finite each may still have a sum that is not.
+    if not all(map(math.isfinite, values)):
+        return None
+    return sum([clipped(value, LARGEST) for value in values]) / len(values)

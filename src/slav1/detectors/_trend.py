@@ -7,7 +7,8 @@ from slav1.detectors._cusum import clipped
 
 # Gains, per value. A gain of g remembers about 1/g values.
 LEVEL_GAIN = 0.03
-SLOPE_GAIN = 0.005 * LEVEL_GAIN
+# The slope moves by this share of what the level does.
+SLOPE_RATIO = 0.005
 SCALE_GAIN = 0.02
 RECENT_GAIN = 0.02
 CORRELATION_GAIN = 1.0 / 256.0
@@ -95,14 +96,15 @@ def followed(trend: Trend, value: float, seen: Residual, *, is_skipped: bool) ->
     z = clipped(seen.z, CLIP_SIGMAS)
     by_count = 1.0 / (trend.num_seen + 1)
     memory = max(CORRELATION_GAIN, by_count)
-    after = trend._replace(
-        num_seen=trend.num_seen + 1,
-        recent=trend.recent + max(RECENT_GAIN, by_count) * (value - trend.recent),
-        last_z=z,
-        power=trend.power + memory * (z * z - trend.power),
-        correlation=trend.correlation + memory * (z * trend.last_z - trend.correlation),
+    moved = trend[1:5] if is_skipped else _moved(trend, seen)
+    return Trend(
+        trend.num_seen + 1,
+        *moved,
+        trend.recent + max(RECENT_GAIN, by_count) * (value - trend.recent),
+        z,
+        trend.power + memory * (z * z - trend.power),
+        trend.correlation + memory * (z * trend.last_z - trend.correlation),
     )
-    return after if is_skipped else _moved(after, seen)
 
 
 def begun(value: float) -> Trend:
@@ -111,24 +113,23 @@ def begun(value: float) -> Trend:
     return Trend(num_seen=1, level=value, recent=value)
 
 
-def _moved(trend: Trend, seen: Residual) -> Trend:
-    """Moves level, slope, scale and bias; ``trend`` has already counted the value."""
-    num_before = trend.num_seen - 1
-    is_early = num_before < NUM_UNCLIPPED
-    reach = CLIP_SIGMAS * seen.scale
-    near_bias = trend.bias + clipped(seen.distance - trend.bias, reach)
-    is_behind = abs(trend.bias) > seen.scale and not (seen.distance > 0 and seen.is_rise)
-    if is_early:
-        step, spread = seen.distance, abs(seen.distance)
+def _moved(trend: Trend, seen: Residual) -> tuple[float, float, float, float]:
+    """Level, slope, scale and bias after a value."""
+    distance, scale = seen.distance, seen.scale
+    bias, reach = trend.bias, CLIP_SIGMAS * scale
+    near_bias = bias + clipped(distance - bias, reach)
+    is_behind = abs(bias) > scale and not (distance > 0.0 and seen.is_rise)
+    if trend.num_seen < NUM_UNCLIPPED:
+        step, spread = distance, abs(distance)
     else:
-        step = near_bias if is_behind else clipped(seen.distance, reach)
-        spread = abs(near_bias - trend.bias)
-    gain = max(CATCH_UP_GAIN if is_behind else LEVEL_GAIN, 1.0 / trend.num_seen)
-    bias = trend.bias + BIAS_GAIN * (step - trend.bias)
-    scale_gain = max(SCALE_GAIN, 1.0 / num_before)
-    return trend._replace(
-        level=trend.level + trend.slope + gain * step,
-        slope=trend.slope + SLOPE_GAIN / LEVEL_GAIN * gain * step,
-        scale=trend.scale + scale_gain * (DEVIATION_TO_SIGMA * spread - trend.scale),
-        bias=bias * (1.0 - gain) if is_behind else bias,
+        step = near_bias if is_behind else clipped(distance, reach)
+        spread = abs(near_bias - bias)
+    gain = max(CATCH_UP_GAIN if is_behind else LEVEL_GAIN, 1.0 / (trend.num_seen + 1))
+    scale_gain = max(SCALE_GAIN, 1.0 / trend.num_seen)
+    bias += BIAS_GAIN * (step - bias)
+    return (
+        trend.level + trend.slope + gain * step,
+        trend.slope + SLOPE_RATIO * gain * step,
+        trend.scale + scale_gain * (DEVIATION_TO_SIGMA * spread - trend.scale),
+        bias * (1.0 - gain) if is_behind else bias,
     )
