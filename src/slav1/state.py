@@ -24,34 +24,47 @@ def from_plain(example: Any, plain: Any) -> Any:
     """Rebuilds a memory from :func:`to_plain`.
 
     Args:
-        example: A memory of the same detector, usually ``detector.start()``; gives
-            the types. Where it holds an empty tuple, the parts are taken as they are.
+        example: A memory of the same detector, usually ``detector.start()``; gives the
+            types. Where it holds an empty tuple, the parts are taken as they are; where it
+            holds one part, there may be any number of that kind.
         plain: What :func:`to_plain` returned.
 
     Returns:
         A memory equal to the one written down.
 
     Raises:
-        ValueError: If a field is missing or too many, or a list is something else, as
-            after a change of version.
+        ValueError: If something is missing, too much or of another type, as after a
+            change of version.
     """
     if isinstance(example, tuple) and hasattr(example, "_fields"):
         if not isinstance(plain, dict) or set(plain) != set(example._fields):
-            raise ValueError(
-                f"A saved {type(example).__name__} must have the fields "
-                f"{', '.join(example._fields)}; got {plain!r:.120}."
-            )
+            wanted = f"the fields {', '.join(example._fields)}"
+            raise _mismatch(f"A saved {type(example).__name__}", wanted, plain)
         return type(example)(
             **{name: from_plain(getattr(example, name), plain[name]) for name in example._fields}
         )
     if isinstance(example, tuple):
-        if not isinstance(plain, list | tuple):
-            raise ValueError(f"A saved tuple must be a list; got {plain!r:.120}.")
-        return tuple(
-            from_plain(example[min(i, len(example) - 1)], part) if example else _frozen(part)
-            for i, part in enumerate(plain)
-        )
+        return _tuple_from(example, plain)
+    kind: type | tuple[type, ...] = str if isinstance(example, str) else (int, float)
+    if not isinstance(plain, kind):
+        raise _mismatch("A saved value", "text" if kind is str else "a number", plain)
     return plain
+
+
+def _tuple_from(example: tuple[Any, ...], plain: Any) -> tuple[Any, ...]:
+    if not isinstance(plain, list | tuple):
+        raise _mismatch("A saved tuple", "a list", plain)
+    if len(example) > 1 and len(plain) != len(example):
+        raise _mismatch("A saved tuple", f"{len(example)} parts", plain)
+    if not example:
+        return tuple(_frozen(part) for part in plain)
+    return tuple(
+        from_plain(example[min(i, len(example) - 1)], part) for i, part in enumerate(plain)
+    )
+
+
+def _mismatch(what: str, wanted: str, plain: Any) -> ValueError:
+    return ValueError(f"{what} must be or have {wanted}; got {plain!r:.120}.")
 
 
 def _frozen(plain: Any) -> Any:
