@@ -37,6 +37,10 @@ class Word(IntEnum):
     """Number of the last decision this rank carried out; 0 for none."""
     NUM_BATCHES = 12
     """Batches begun, micro-batches included."""
+    CARRIED_OUT_NS = 13
+    """Monotonic nanoseconds at which it was carried out."""
+    CARRIED_OUT_STEP = 14
+    """Step at whose end it was carried out."""
 
     HOLD = 16
     """Number of the decision being made; 0 if none."""

@@ -1,0 +1,170 @@
+"""What the coordinator writes down: ledger lines, and the same for people on stderr."""
+
+import fcntl
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from slav1.breach import Breach, Fact, Status
+from slav1.contract import Rule
+from slav1.decision import Action, Decision
+from slav1.ledger import Entry, Kind, LedgerWriter
+from slav1.phase import Phase
+from slav1.policy import Verdict
+
+_SHOWN = ("breach", "decision", "first_exception", "notice")
+
+
+class Journal:
+    """Writes the ledger of one attempt and keeps the books on open incidents."""
+
+    def __init__(self, path: Path, attempt: int) -> None:
+        self._attempt = attempt
+        self._ledger = LedgerWriter(path, on_trouble=say)
+        # Tells other jobs that this run is being written; let go with this process.
+        self._lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._open: dict[tuple[str, int | None], int] = {}
+        self.num_breaches = 0
+        """Breach lines written."""
+
+    def note(
+        self,
+        kind: Kind,
+        message: str,
+        *,
+        rank: int | None = None,
+        step: int | None = None,
+        phase: Phase | None = None,
+        rule: str | None = None,
+        evidence: Mapping[str, Fact] | None = None,
+    ) -> None:
+        """Writes a line that judges nothing."""
+        self._write(
+            Entry(
+                time_ns=time.time_ns(),
+                attempt=self._attempt,
+                rank=rank,
+                step=step,
+                phase=_name(phase),
+                kind=kind,
+                rule=rule,
+                message=message,
+                evidence=evidence or {},
+            )
+        )
+
+    def breach(self, breach: Breach, rule: Rule, verdict: Verdict) -> None:
+        """Writes what a detector found, and opens or closes its incident."""
+        key = breach.rule, breach.rank
+        if breach.status is Status.RECOVERED:
+            self._close(key, breach)
+            return
+        entry = Entry(
+            time_ns=time.time_ns(),
+            attempt=self._attempt,
+            rank=breach.rank,
+            step=breach.step,
+            phase=_name(breach.phase),
+            kind="breach" if breach.status is Status.BREACH else "notice",
+            rule=breach.rule,
+            statistic=breach.statistic,
+            limit=breach.limit,
+            unit=breach.unit,
+            mode=rule.mode.value,
+            action=(verdict.would_have or verdict.action).name.lower(),
+            message=breach.message,
+            evidence=_evidence(breach, verdict),
+        )
+        if breach.status is Status.BREACH:
+            self.num_breaches += 1
+            if key not in self._open:
+                self._open[key] = entry.time_ns
+                self._write(replace(entry, kind="incident_begin"))
+        self._write(entry)
+
+    def is_open(self, rule: str, rank: int | None) -> bool:
+        """Whether an incident of this rule and rank is going on."""
+        return (rule, rank) in self._open
+
+    def decision(self, decision: Decision, message: str, evidence: Mapping[str, Fact]) -> None:
+        """Writes what is going to be done, before it is."""
+        self._write(self._about(decision, "decision", decision.rank, message, evidence))
+
+    def action(
+        self, decision: Decision, *, rank: int | None, message: str, evidence: Mapping[str, Fact]
+    ) -> None:
+        """Writes what was done."""
+        self._write(self._about(decision, "action", rank, message, evidence))
+
+    def flush(self) -> None:
+        """Tries again to write what the disk refused."""
+        self._ledger.flush()
+
+    def close(self) -> None:
+        """Ends every open incident and closes the ledger."""
+        for key in list(self._open):
+            self._end_incident(key, None, "The run ended.")
+        self._ledger.close()
+        os.close(self._lock)
+
+    def _close(self, key: tuple[str, int | None], breach: Breach) -> None:
+        if key in self._open:
+            self._end_incident(key, breach.step, breach.message)
+
+    def _end_incident(self, key: tuple[str, int | None], step: int | None, message: str) -> None:
+        rule, rank = key
+        lasted_s = (time.time_ns() - self._open.pop(key)) * 1e-9
+        evidence: dict[str, Fact] = {"seconds": round(lasted_s, 3)}
+        self.note("incident_end", message, rank=rank, step=step, rule=rule, evidence=evidence)
+
+    def _about(
+        self,
+        decision: Decision,
+        kind: Kind,
+        rank: int | None,
+        message: str,
+        evidence: Mapping[str, Fact],
+    ) -> Entry:
+        return Entry(
+            time_ns=time.time_ns(),
+            attempt=self._attempt,
+            rank=rank,
+            step=decision.step,
+            kind=kind,
+            rule=decision.rule,
+            mode="enforce",
+            action=Action(decision.action).name.lower(),
+            message=message,
+            evidence={"decision": decision.number, **evidence},
+        )
+
+    def _write(self, entry: Entry) -> None:
+        self._ledger.write(entry)
+        if entry.kind in _SHOWN:
+            say(entry.message or "")
+
+
+def say(message: str) -> None:
+    """Shows one line to whoever watches the job's standard error."""
+    try:
+        print(f"[sla] {message}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        # Nobody reads it any more; the ledger has it.
+        return
+
+
+def _name(phase: Phase | None) -> str | None:
+    return None if phase is None else phase.name.lower()
+
+
+def _evidence(breach: Breach, verdict: Verdict) -> dict[str, Fact]:
+    evidence: dict[str, Fact] = {**breach.evidence, "is_actionable": breach.is_actionable}
+    if breach.arl0 is not None:
+        evidence["arl0"] = breach.arl0
+    if verdict.would_have is not None:
+        evidence["would_have"] = verdict.would_have.name.lower()
+    return evidence

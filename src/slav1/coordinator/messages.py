@@ -1,0 +1,192 @@
+"""What the monitors of the nodes and the coordinator of the job say to each other."""
+
+from typing import Any
+
+import msgspec
+
+from slav1.breach import Breach, Status
+from slav1.phase import Phase
+from slav1.sample import Pulse, Sample
+
+
+class Position(msgspec.Struct, kw_only=True):
+    """Where one rank is, with its stack if it could be had."""
+
+    pulse: Pulse
+    change: int
+    """Counter of the rank's phase changes: equal twice means no progress between."""
+    stack: list[str] = []
+    """Frames of the training thread as ``file:line function``, innermost first."""
+    stack_path: str | None = None
+    """File in the run folder that holds the whole dump, if it was written."""
+
+
+class NodeHello(msgspec.Struct, tag=True, kw_only=True):
+    """A node's monitor is there."""
+
+    node: int
+
+
+class RankJoined(msgspec.Struct, tag=True, kw_only=True):
+    """A rank is watched from now on."""
+
+    rank: int
+    state: Any = None
+
+
+class RankLeft(msgspec.Struct, tag=True, kw_only=True):
+    """A rank said goodbye or is gone."""
+
+    rank: int
+    is_lost: bool
+    """Whether it went without a goodbye."""
+    reason: str
+
+
+class Report(msgspec.Struct, tag=True, kw_only=True):
+    """What a node saw since its last report."""
+
+    samples: list[Sample]
+    findings: list[dict[str, Any]]
+    """Breaches of the node's own detectors, see ``pack_breach``."""
+
+
+class FirstException(msgspec.Struct, tag=True, kw_only=True):
+    """An exception leaves training on a rank."""
+
+    rank: int
+    step: int | None
+    phase: Phase
+    error: str
+
+
+class RankNote(msgspec.Struct, tag=True, kw_only=True):
+    """A rank's host has something for the ledger."""
+
+    rank: int | None
+    step: int | None
+    message: str
+    evidence: dict[str, Any] = {}
+
+
+class Survey(msgspec.Struct, tag=True, kw_only=True):
+    """Answer to ``AskSurvey``: all ranks of the node."""
+
+    number: int
+    positions: list[Position]
+
+
+class Acknowledged(msgspec.Struct, tag=True, kw_only=True):
+    """All ranks of the node hold for a decision, or are in a step no later than this."""
+
+    number: int
+    step: int
+
+
+class CarriedOut(msgspec.Struct, tag=True, kw_only=True):
+    """A rank did what was decided."""
+
+    number: int
+    rank: int
+    step: int
+    latency_s: float
+    """From the schedule's arrival at the rank to the action, in seconds."""
+
+
+class StateAsked(msgspec.Struct, tag=True, kw_only=True):
+    """A rank wants the detector memories for a checkpoint."""
+
+    rank: int
+
+
+class NodeDone(msgspec.Struct, tag=True, kw_only=True):
+    """The node has no rank left; its counts go into the verdict."""
+
+    num_seen: dict[str, int]
+    num_lost: int
+    """Steps its monitor came too late to read."""
+
+
+class Hold(msgspec.Struct, tag=True, kw_only=True):
+    """Let your ranks wait at their next boundary."""
+
+    number: int
+
+
+class Schedule(msgspec.Struct, tag=True, kw_only=True):
+    """Let your ranks act at the end of ``step``."""
+
+    number: int
+    step: int
+    action: int
+
+
+class Release(msgspec.Struct, tag=True, kw_only=True):
+    """The decision is withdrawn, or done: let your ranks go on."""
+
+    number: int
+
+
+class AskSurvey(msgspec.Struct, tag=True, kw_only=True):
+    """Look at all your ranks now, stacks included."""
+
+    number: int
+
+
+class End(msgspec.Struct, tag=True, kw_only=True):
+    """End the processes of your ranks."""
+
+    reason: str
+    leave_s: float
+    """Time to end by themselves before SIGTERM, in seconds."""
+
+
+class StateAnswer(msgspec.Struct, tag=True, kw_only=True):
+    """The memories a rank asked for."""
+
+    rank: int
+    state: Any
+
+
+class Dismissed(msgspec.Struct, tag=True, kw_only=True):
+    """The coordinator needs this node no longer."""
+
+
+FromNode = (
+    NodeHello
+    | RankJoined
+    | RankLeft
+    | Report
+    | FirstException
+    | RankNote
+    | Survey
+    | Acknowledged
+    | CarriedOut
+    | StateAsked
+    | NodeDone
+)
+FromCoordinator = Hold | Schedule | Release | AskSurvey | End | StateAnswer | Dismissed
+
+encode = msgspec.msgpack.Encoder().encode
+decode_from_node = msgspec.msgpack.Decoder(FromNode).decode
+decode_from_coordinator = msgspec.msgpack.Decoder(FromCoordinator).decode
+
+
+def pack_breach(breach: Breach) -> dict[str, Any]:
+    """Turns a breach into plain values."""
+    plain = {name: getattr(breach, name) for name in Breach.__dataclass_fields__}
+    plain["status"] = breach.status.value
+    plain["phase"] = None if breach.phase is None else int(breach.phase)
+    plain["evidence"] = dict(breach.evidence)
+    return plain
+
+
+def unpack_breach(plain: dict[str, Any]) -> Breach:
+    """Rebuilds a breach from :func:`pack_breach`."""
+    return Breach(
+        **{
+            **plain,
+            "status": Status(plain["status"]),
+            "phase": None if plain["phase"] is None else Phase(plain["phase"]),
+        }
+    )

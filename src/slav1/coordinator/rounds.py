@@ -1,0 +1,29 @@
+"""Putting the ranks' samples of one step together."""
+
+from slav1.sample import Round, Sample
+
+MAX_OPEN = 512
+"""Steps kept while a rank's sample is missing; more mean that it will never come."""
+
+
+class Rounds:
+    """Collects samples until every rank has given its own."""
+
+    def __init__(self, world_size: int) -> None:
+        self._world_size = world_size
+        self._open: dict[int, dict[int, Sample]] = {}
+        self.num_dropped = 0
+        """Steps given up because a sample never came."""
+
+    def add(self, sample: Sample) -> Round | None:
+        """Takes in one sample; returns its round once that is complete."""
+        samples = self._open.setdefault(sample.step, {})
+        samples[sample.rank] = sample
+        if len(samples) == self._world_size:
+            del self._open[sample.step]
+            ordered = tuple(samples[rank] for rank in sorted(samples))
+            return Round(step=sample.step, samples=ordered)
+        if len(self._open) > MAX_OPEN:
+            del self._open[next(iter(self._open))]
+            self.num_dropped += 1
+        return None

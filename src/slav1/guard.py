@@ -1,0 +1,69 @@
+"""The line itself: events in, findings out. Pure, and the same one everywhere."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from slav1.breach import Breach
+from slav1.detectors._detector import Detector, Event
+from slav1.sample import Round
+from slav1.state import from_plain, to_plain
+
+
+class Guard:
+    """Shows every event to every detector that watches its kind.
+
+    The monitor, the coordinator, ``sla replay`` and the tests run this one class.
+    """
+
+    def __init__(self, detectors: Mapping[str, Detector]) -> None:
+        """Takes the detectors by the name of their rule."""
+        self._detectors = dict(detectors)
+        self._states: dict[str, dict[int | None, Any]] = {name: {} for name in detectors}
+        self.num_seen = dict.fromkeys(detectors, 0)
+        """Events each rule has seen, counted over all ranks."""
+
+    def observe(self, event: Event) -> list[Breach]:
+        """Returns what the detectors find in ``event``."""
+        rank = None if isinstance(event, Round) else event.rank
+        found = []
+        for name, detector in self._detectors.items():
+            if not isinstance(event, detector.WATCHES):
+                continue
+            states = self._states[name]
+            state = states[rank] if rank in states else detector.start()
+            states[rank], breach = detector.observe(state, event)
+            self.num_seen[name] += 1
+            if breach is not None:
+                found.append(breach)
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all memories as plain values, for a checkpoint."""
+        return {
+            name: {
+                "job" if rank is None else str(rank): to_plain(state)
+                for rank, state in kept.items()
+            }
+            for name, kept in self._states.items()
+        }
+
+    def load_state_dict(self, plain: Mapping[str, Any]) -> list[str]:
+        """Goes on from saved memories.
+
+        Returns:
+            Names of the rules whose memory could not be used, as after a change of
+            version or of a rule's variant; they start afresh.
+        """
+        unusable = []
+        for name, states in plain.items():
+            detector = self._detectors.get(name)
+            if detector is None:
+                continue
+            try:
+                self._states[name] = {
+                    None if rank == "job" else int(rank): from_plain(detector.start(), state)
+                    for rank, state in states.items()
+                }
+            except (ValueError, TypeError, AttributeError):
+                unusable.append(name)
+        return unusable

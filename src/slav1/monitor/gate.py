@@ -1,0 +1,95 @@
+"""The node's local socket: ranks of this user and this run come in, nobody else."""
+
+import array
+import contextlib
+import os
+import socket
+import struct
+
+import msgspec
+
+from slav1.session import messages
+
+_MAX_FDS = 2
+
+
+class Gate:
+    """Listens for the ranks of one node."""
+
+    def __init__(self, token: str, node: int) -> None:
+        """Opens the socket.
+
+        Raises:
+            OSError: If another monitor of this run and node is there already.
+        """
+        self._token = token
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        self.socket.bind(messages.gate_address(token, node))
+        self.socket.listen(256)
+
+    def accept(self) -> "Connection | None":
+        """Takes the next caller; None if it is of another user, who is shut out."""
+        caller, _ = self.socket.accept()
+        pid, uid, _ = struct.unpack("3i", caller.getsockopt(socket.SOL_SOCKET, _SO_PEERCRED, 12))
+        if uid not in (os.getuid(), 0):
+            caller.close()
+            return None
+        caller.setblocking(False)
+        return Connection(caller, pid)
+
+    def is_ours(self, hello: messages.Hello) -> bool:
+        """Whether a caller knows this run's secret."""
+        return hello.token == self._token
+
+    def close(self) -> None:
+        """Closes the socket; its name vanishes with it."""
+        self.socket.close()
+
+
+_SO_PEERCRED = getattr(socket, "SO_PEERCRED", 17)
+
+
+class Connection:
+    """One caller at the gate."""
+
+    def __init__(self, caller: socket.socket, pid: int) -> None:
+        self.socket = caller
+        self.pid = pid
+        """Its process id, as the kernel tells it to this process."""
+
+    def receive(self) -> tuple[messages.FromRank | None, list[int]]:
+        """Reads one message and the descriptors that came with it.
+
+        Returns:
+            The message and its descriptors; None and [] once the caller has hung up.
+
+        Raises:
+            msgspec.DecodeError: If it is no message of ours; its descriptors are closed.
+            BlockingIOError: If nothing has come.
+        """
+        room = socket.CMSG_SPACE(_MAX_FDS * array.array("i").itemsize)
+        try:
+            raw, ancillary, _, _ = self.socket.recvmsg(messages.MAX_BYTES, room)
+        except ConnectionError:
+            return None, []
+        fds = array.array("i")
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+        if not raw:
+            return None, []
+        try:
+            return messages.decode_from_rank(raw), list(fds)
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            for fd in fds:
+                os.close(fd)
+            raise
+
+    def send(self, message: messages.FromMonitor) -> None:
+        """Sends one message; a caller that is gone or does not read loses it."""
+        with contextlib.suppress(OSError):
+            self.socket.send(messages.encode(message))
+
+    def close(self) -> None:
+        """Hangs up."""
+        self.socket.close()

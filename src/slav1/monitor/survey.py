@@ -1,0 +1,72 @@
+"""Looking at all ranks of a node at one moment, stacks included."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from slav1.coordinator.messages import Position
+from slav1.monitor.watched_rank import WatchedRank
+
+LONGEST_S = 0.25
+"""How long stacks are waited for, in seconds; a stopped process writes none."""
+
+
+class Survey:
+    """Asks every rank for its stacks and gathers where each one is."""
+
+    def __init__(
+        self, number: int, ranks: Collection[WatchedRank], now_s: float, folder: Path | None
+    ) -> None:
+        """Sends the signals.
+
+        Args:
+            number: Number of the survey, as the coordinator asked for it.
+            ranks: Ranks of the node that are still watched.
+            now_s: Monotonic clock, in seconds.
+            folder: Where whole dumps are written; None to write none.
+        """
+        self.number = number
+        self._ranks = list(ranks)
+        self._deadline_s = now_s + LONGEST_S
+        self._folder = folder
+        self._sizes: dict[int, int] = {}
+        for rank in self._ranks:
+            rank.stacks.mark()
+            if rank.stack_signal:
+                rank.process.send(rank.stack_signal)
+
+    def is_complete(self, now_s: float) -> bool:
+        """Whether every stack is written, or will not come any more.
+
+        A dump has no end mark: it counts as whole when it no longer grows between
+        two calls, which come some milliseconds apart.
+        """
+        sizes = {rank.rank: rank.stacks.size() for rank in self._ranks if rank.stack_signal}
+        is_quiet = sizes == self._sizes and all(sizes.values())
+        self._sizes = sizes
+        return is_quiet or now_s >= self._deadline_s
+
+    def positions(self, now_s: float) -> list[Position]:
+        """Returns where every rank is."""
+        return [self._position(rank, now_s) for rank in self._ranks]
+
+    def _position(self, rank: WatchedRank, now_s: float) -> Position:
+        rank.process_ended()
+        dump = rank.stacks.read()
+        path = self._write(rank.rank, dump.text) if dump.frames else None
+        return Position(
+            pulse=rank.pulse(now_s),
+            change=rank.phase_change(),
+            stack=[str(frame) for frame in dump.frames],
+            stack_path=path,
+        )
+
+    def _write(self, rank: int, text: str) -> str | None:
+        if self._folder is None:
+            return None
+        path = self._folder / f"stacks-{rank}-{self.number}.txt"
+        try:
+            path.write_text(text)
+        except OSError:
+            # The ledger line carries the training thread's frames in any case.
+            return None
+        return path.name

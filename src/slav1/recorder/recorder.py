@@ -1,0 +1,143 @@
+"""The trainer's end: a few words and one record a step, nothing that can wait."""
+
+import math
+from time import monotonic_ns
+
+from slav1.phase import Phase
+from slav1.recorder import layout
+from slav1.recorder.block import Block
+from slav1.recorder.layout import RECORD, Word
+
+_NS = 1e-9
+_NUM_PHASES = max(Phase) + 1
+
+# Plain integers: an enum member as an index costs ten times as much as an int.
+_PHASE, _CHANGED_NS = int(Word.PHASE), int(Word.CHANGED_NS)
+_STARTED, _COMPLETED = int(Word.COLLECTIVES_STARTED), int(Word.COLLECTIVES_COMPLETED)
+_NUM_RECORDS, _NUM_BATCHES = int(Word.NUM_RECORDS), int(Word.NUM_BATCHES)
+_DATA, _FORWARD = int(Phase.DATA), int(Phase.FORWARD)
+_BACKWARD, _OPTIMIZER = int(Phase.BACKWARD), int(Phase.OPTIMIZER)
+_RECORD_BYTES = RECORD.size
+_PACK = RECORD.pack_into
+_NO_TIMES = (0,) * _NUM_PHASES
+
+
+class Recorder:
+    """Writes where this rank is and what each step took.
+
+    Hot path: no thread, no lock, no system call but the clock, no communication.
+    """
+
+    def __init__(self, block: Block) -> None:
+        self._words = block.words
+        self._records = block.records
+        self._num_slots = block.words[Word.NUM_SLOTS]
+        self._num_records = 0
+        self._phase = int(Phase.SETUP)
+        self._changes = 0
+        self._num_started = 0
+        self._spent_ns = list(_NO_TIMES)
+        self._sync_ns = 0
+        self._own_work_end_ns = 0
+        self._since_ns = self._step_start_ns = monotonic_ns()
+        self._words[_CHANGED_NS] = self._since_ns
+
+    @property
+    def phase(self) -> Phase:
+        """The phase this rank is in."""
+        return Phase(self._phase)
+
+    @property
+    def num_records(self) -> int:
+        """Steps written so far."""
+        return self._num_records
+
+    def enter(self, phase: int) -> None:
+        """Says that ``phase`` begins now."""
+        now = monotonic_ns()
+        self._spent_ns[self._phase] += now - self._since_ns
+        self._since_ns = now
+        self._phase = phase
+        self._changes += 256
+        words = self._words
+        words[_CHANGED_NS] = now
+        words[_PHASE] = self._changes | phase
+
+    def own_work_ends(self) -> None:
+        """Says that what is left of the backward is waiting for other ranks."""
+        self._own_work_end_ns = monotonic_ns()
+
+    def enter_synced_backward(self) -> None:
+        """Says that a backward begins which ends in a gradient sync."""
+        self._own_work_end_ns = 0
+        self._num_started += 1
+        self._words[_STARTED] = self._num_started
+        self.enter(_BACKWARD)
+
+    def leave_synced_backward(self, phase: int) -> None:
+        """Says that the backward and its sync are over and ``phase`` begins."""
+        start = self._since_ns
+        self.enter(phase)
+        self._words[_COMPLETED] = self._num_started
+        if self._own_work_end_ns > start:
+            waited = self._since_ns - self._own_work_end_ns
+            self._sync_ns += waited
+            self._spent_ns[_BACKWARD] -= waited
+
+    def count_batch(self) -> None:
+        """Says that one more batch has begun."""
+        self._words[_NUM_BATCHES] += 1
+
+    def forget_times(self) -> None:
+        """Starts the step anew, as after an evaluation or a save between two steps."""
+        self._spent_ns = list(_NO_TIMES)
+        self._sync_ns = 0
+        self._step_start_ns = monotonic_ns()
+
+    def end_step(
+        self,
+        step: int,
+        *,
+        loss: float = math.nan,
+        grad_norm: float = math.nan,
+        batch: int = -1,
+        flags: int = 0,
+    ) -> None:
+        """Writes the record of ``step`` and starts the next one.
+
+        Args:
+            step: Optimizer step that just ended, from 0.
+            loss: Loss on this rank; only believed with ``layout.HAS_LOSS``.
+            grad_norm: L2 norm; only believed with ``layout.HAS_GRAD_NORM``.
+            batch: Batch number since the start, from 0; -1 if unknown.
+            flags: Sum of the flags of :mod:`slav1.recorder.layout`.
+        """
+        now = monotonic_ns()
+        spent = self._spent_ns
+        spent[self._phase] += now - self._since_ns
+        self._since_ns = now
+        was_synced = self._own_work_end_ns != 0
+        number = self._num_records
+        _PACK(
+            self._records,
+            number % self._num_slots * _RECORD_BYTES,
+            number,
+            step,
+            now,
+            loss,
+            grad_norm,
+            (now - self._step_start_ns) * _NS,
+            spent[_DATA] * _NS,
+            spent[_FORWARD] * _NS,
+            spent[_BACKWARD] * _NS if was_synced else math.nan,
+            self._sync_ns * _NS if was_synced else math.nan,
+            spent[_OPTIMIZER] * _NS,
+            0.0,
+            batch,
+            flags,
+        )
+        self._num_records = number + 1
+        self._words[_NUM_RECORDS] = number + 1
+        self._spent_ns = list(_NO_TIMES)
+        self._sync_ns = 0
+        self._step_start_ns = now

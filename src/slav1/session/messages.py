@@ -1,0 +1,81 @@
+"""What a rank and its node's monitor say to each other over their local socket."""
+
+from typing import Any
+
+import msgspec
+
+MAX_BYTES = 1 << 18
+"""Longest message, in bytes; the socket keeps messages whole."""
+
+
+class Hello(msgspec.Struct, tag=True, kw_only=True):
+    """A rank joins. Comes with two descriptors: its block, and its stack file."""
+
+    token: str
+    rank: int
+    local_rank: int
+    pid: int
+    thread: int
+    """Identifier of the training thread, as stack dumps print it."""
+    stack_signal: int
+    """Signal that makes the rank write its stacks; 0 if it can't."""
+    state: Any = None
+    """Detector memories of an earlier run, to go on from."""
+
+
+class Failure(msgspec.Struct, tag=True, kw_only=True):
+    """An exception is on its way out of training on this rank."""
+
+    error: str
+    step: int | None
+
+
+class Note(msgspec.Struct, tag=True, kw_only=True):
+    """Something the host noticed that belongs into the ledger."""
+
+    message: str
+    step: int | None = None
+    evidence: dict[str, Any] = {}
+
+
+class AskState(msgspec.Struct, tag=True, kw_only=True):
+    """The rank wants the detector memories, for a checkpoint."""
+
+
+class Goodbye(msgspec.Struct, tag=True, kw_only=True):
+    """The rank leaves in good order."""
+
+    reason: str
+
+
+class Welcome(msgspec.Struct, tag=True, kw_only=True):
+    """The monitor watches this rank from now on."""
+
+
+class Refused(msgspec.Struct, tag=True, kw_only=True):
+    """The monitor does not take this rank, and why."""
+
+    reason: str
+
+
+class State(msgspec.Struct, tag=True, kw_only=True):
+    """Detector memories as plain values."""
+
+    state: Any
+
+
+class Farewell(msgspec.Struct, tag=True, kw_only=True):
+    """The monitor has read everything and will not signal this process again."""
+
+
+FromRank = Hello | Failure | Note | AskState | Goodbye
+FromMonitor = Welcome | Refused | State | Farewell
+
+encode = msgspec.json.Encoder().encode
+decode_from_rank = msgspec.json.Decoder(FromRank).decode
+decode_from_monitor = msgspec.json.Decoder(FromMonitor).decode
+
+
+def gate_address(token: str, node: int) -> str:
+    """Name of a node's local socket: abstract, so that no file is left behind."""
+    return f"\0slav1-{token[:16]}-{node}"
