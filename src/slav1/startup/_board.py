@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from slav1.breach import Fact
@@ -38,7 +38,12 @@ class Board:
     """
 
     def __init__(
-        self, *, connect: Callable[[], Store | None], prefix: str, interval_s: float
+        self,
+        *,
+        connect: Callable[[], Store | None],
+        prefix: str,
+        interval_s: float,
+        watched: Sequence[str],
     ) -> None:
         """Starts the thread.
 
@@ -46,10 +51,12 @@ class Board:
             connect: Gives the store, or None while there is none.
             prefix: Start of all keys; the same on all ranks, and used once.
             interval_s: Pause between two looks, in seconds.
+            watched: Places whose visitors are read.
         """
         self._connect = connect
         self._prefix = prefix
         self._interval_s = interval_s
+        self._watched = tuple(watched)
         self._store: Store | None = None
         self._news = threading.Condition()
         self._announcements: list[tuple[str, int]] = []
@@ -83,13 +90,18 @@ class Board:
             self._announcements.append((place, rank))
             self._news.notify_all()
 
-    def look(self, timeout_s: float) -> None:
-        """Reads the board once more, and waits for it ``timeout_s`` seconds at most."""
+    def look(self, timeout_s: float) -> bool:
+        """Reads the board once more, and waits for it ``timeout_s`` seconds at most.
+
+        Returns:
+            Whether the store answered.
+        """
         with self._news:
             self._num_asked += 1
             asked = self._num_asked
             self._news.notify_all()
-            self._news.wait_for(lambda: self._num_answered >= asked, timeout_s)
+            is_answered = self._news.wait_for(lambda: self._num_answered >= asked, timeout_s)
+            return is_answered and self.is_reached
 
     def conclude(self, own: Verdict, timeout_s: float) -> Verdict:
         """Proposes how it ended, unless another rank was first.
@@ -149,9 +161,11 @@ class Board:
             place, rank = self._announcements[self._num_sent]
             self._store.append(f"{self._prefix}/{place}", f"{rank},")
             self._num_sent += 1
-        for place in {place for place, _ in self._announcements}:
-            text = self._store.get(f"{self._prefix}/{place}").decode()
-            self._present[place] = frozenset(int(rank) for rank in text.split(",") if rank)
+        for place in self._watched:
+            key = f"{self._prefix}/{place}"
+            if self._store.check([key]):
+                text = self._store.get(key).decode()
+                self._present[place] = frozenset(int(rank) for rank in text.split(",") if rank)
         if self._verdict is None:
             self._verdict = self._read_verdict(self._store)
 

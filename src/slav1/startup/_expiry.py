@@ -101,7 +101,9 @@ class Expiry:
             return "no address: MASTER_ADDR and MASTER_PORT are not set"
         if self.is_store_reached:
             return f"{self.address} reached"
-        return f"{self.address} could not be reached: its host, rank 0, has not arrived"
+        if 0 in self.arrived:
+            return f"{self.address} does not answer: look at its host, usually rank 0"
+        return f"{self.address} could not be reached: its usual host, rank 0, has not arrived"
 
     def _advice(self) -> Iterable[str]:
         if self.is_rank_taken:

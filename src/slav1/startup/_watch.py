@@ -23,7 +23,7 @@ TICK_S = 0.05
 LOOK_S = 0.5
 """Usual pause between two looks at the store, in seconds."""
 
-LAST_LOOK_S = 1.5
+LAST_LOOK_S = 1.0
 """Longest wait for the store after time has run out, in seconds."""
 
 BACKSTOP_S = 6.0
@@ -66,6 +66,7 @@ class Watch:
             connect=lambda: self._place.connect(),
             prefix=self._meeting,
             interval_s=interval_s(self._place.world_size, LOOK_S),
+            watched=(ARRIVED,),
         )
         self._thread = threading.Thread(target=self._run, name=f"slav1 guard {phase}", daemon=True)
         self._thread.start()
@@ -168,9 +169,10 @@ class Watch:
 
     def _expire(self, verdict: Verdict | None) -> None:
         place = self._place
+        has_store = self._board.is_reached
         if verdict is None:
-            self._board.look(LAST_LOOK_S)
-            verdict = self._board.conclude(self._own_verdict(), LAST_LOOK_S)
+            has_store = self._board.look(LAST_LOOK_S)
+            verdict = self._board.conclude(self._own_verdict(), LAST_LOOK_S if has_store else 0)
         if self._presence is not None:
             self._presence.tell(self._here, json.dumps(verdict).encode())
         if self._is_over.is_set():
@@ -184,13 +186,13 @@ class Watch:
             arrived=frozenset(cast("list[int]", verdict["arrived"])),
             left=frozenset(cast("list[int]", verdict["left"])),
             address=place.address,
-            is_store_reached=self._board.is_reached,
+            is_store_reached=has_store,
             is_one_node=place.is_one_node,
             is_rank_taken=self._presence is not None and self._presence.is_taken,
         )
         # Straight to the descriptor: the stuck thread may hold the lock of sys.stderr.
         os.write(_backstop.STDERR, expiry.text(stack_of(self._owner_id)).encode())
-        if self._board.is_reached:
+        if has_store:
             # The store may live in this process, and a launcher ends the others at the
             # first exit: let them read the verdict and say it too.
             time.sleep(2 * interval_s(place.world_size, LOOK_S) + 2 * TICK_S)
