@@ -54,7 +54,7 @@ class CheckpointSettings:
     keep: int = 3
     """Verified checkpoints to keep, newest first; at least 1."""
 
-    verify: Literal["fast", "medium", "full"] = "medium"
+    verify: Literal["none", "bytes", "medium", "content"] = "medium"
     """How much of a checkpoint is read back before it counts as good."""
 
     quorum: Literal["majority", "all"] = "majority"

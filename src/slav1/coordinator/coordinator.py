@@ -68,7 +68,7 @@ class Coordinator:
         limit_s = getattr(hang and hang.detector, "first_step_limit_s", _DEFAULT_COMPILE_LIMIT_S)
         self._stall = Stall(limit_s)
         self._nodes_of_ranks: dict[int, int] = {}
-        self._left: set[int] = set()
+        self._num_batches: dict[int, int | None] = {}
         self._lost: set[int] = set()
         self._heard_at_s: dict[int, float] = {}
         self._done_nodes: dict[int, messages.NodeDone | None] = {}
@@ -77,6 +77,12 @@ class Coordinator:
         self._stopped: Decision | None = None
         self._num_own_decisions = 0
         self._exception: messages.FirstException | None = None
+        journal.note(
+            "start",
+            f"Watching {world_size} rank(s) on {num_nodes} node(s) by contract "
+            f"{contract.level_name}.",
+            evidence={"world_size": world_size, "num_nodes": num_nodes},
+        )
         self._survey_number = 0
         self._survey_at_s = 0.0
         self._surveyed: dict[int, list[messages.Position]] = {}
@@ -132,13 +138,6 @@ class Coordinator:
     @_on.register
     def _(self, message: messages.RankJoined, node: int) -> None:
         self._nodes_of_ranks[message.rank] = node
-        if message.state:
-            for name in self._guard.load_state_dict(message.state):
-                self._journal.note(
-                    "notice",
-                    f"The saved memory of rule {name} is not of this version; it starts afresh.",
-                    rule=name,
-                )
         if len(self._nodes_of_ranks) == self._world_size:
             ranks: dict[str, list[int]] = {str(number): [] for number in range(self._num_nodes)}
             for rank, of_node in self._nodes_of_ranks.items():
@@ -146,9 +145,32 @@ class Coordinator:
             self._agreement = Agreement(ranks)
 
     @_on.register
+    def _(self, message: messages.StateRestored, node: int) -> None:
+        del node
+        for name in self._guard.load_state_dict(message.state):
+            self._journal.note(
+                "notice",
+                f"The saved memory of rule {name} is not of this version; it starts afresh.",
+                rule=name,
+            )
+
+    @_on.register
+    def _(self, message: messages.RankFacts, node: int) -> None:
+        del node
+        self._num_batches[message.rank] = message.num_batches
+        known = {rank: num for rank, num in self._num_batches.items() if num is not None}
+        if len(self._num_batches) == self._world_size and len(set(known.values())) > 1:
+            listed = ", ".join(f"rank {rank}: {known[rank]}" for rank in sorted(known))
+            self._journal.note(
+                "notice",
+                f"The ranks have different numbers of batches ({listed}): those with more will "
+                "wait for the others at the end of the epoch, for ever.",
+                evidence={"num_batches": {str(rank): num for rank, num in known.items()}},
+            )
+
+    @_on.register
     def _(self, message: messages.RankLeft, node: int) -> None:
         del node
-        self._left.add(message.rank)
         self._stall.forget(message.rank)
         if message.is_lost:
             self._lost.add(message.rank)
@@ -246,6 +268,14 @@ class Coordinator:
         self._judge(breach)
 
     def _judge(self, breach: Breach) -> None:
+        if self._ending is not None and breach.rule == "liveness":
+            self._journal.action(
+                self._ending,
+                rank=breach.rank,
+                message=f"The process of rank {breach.rank} was ended.",
+                evidence={},
+            )
+            return
         rule = self._contract.rules[breach.rule]
         verdict = judge(breach, rule)
         self._journal.breach(breach, rule, verdict)

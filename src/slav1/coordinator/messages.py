@@ -31,7 +31,19 @@ class RankJoined(msgspec.Struct, tag=True, kw_only=True):
     """A rank is watched from now on."""
 
     rank: int
-    state: Any = None
+
+
+class RankFacts(msgspec.Struct, tag=True, kw_only=True):
+    """What all ranks should have in common."""
+
+    rank: int
+    num_batches: int | None
+
+
+class StateRestored(msgspec.Struct, tag=True, kw_only=True):
+    """Detector memories of an earlier run, to go on from."""
+
+    state: Any
 
 
 class RankLeft(msgspec.Struct, tag=True, kw_only=True):
@@ -156,6 +168,8 @@ FromNode = (
     NodeHello
     | RankJoined
     | RankLeft
+    | RankFacts
+    | StateRestored
     | Report
     | FirstException
     | RankNote

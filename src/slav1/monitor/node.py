@@ -89,7 +89,7 @@ class NodeMonitor:
             )
         rank = WatchedRank(hello, connection, fds)
         self.ranks[hello.rank] = rank
-        self._send(job.RankJoined(rank=hello.rank, state=hello.state))
+        self._send(job.RankJoined(rank=hello.rank))
         return rank
 
     def on_rank_message(self, rank: WatchedRank, message: local.FromRank) -> None:
@@ -111,6 +111,10 @@ class NodeMonitor:
                     evidence=message.evidence,
                 )
             )
+        elif isinstance(message, local.Facts):
+            self._send(job.RankFacts(rank=rank.rank, num_batches=message.num_batches))
+        elif isinstance(message, local.Restore):
+            self._send(job.StateRestored(state=message.state))
         elif isinstance(message, local.AskState):
             self._send(job.StateAsked(rank=rank.rank))
         elif isinstance(message, local.Goodbye):

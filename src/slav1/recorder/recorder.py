@@ -1,10 +1,10 @@
 """The trainer's end: a few words and one record a step, nothing that can wait."""
 
 import math
+import struct
 from time import monotonic_ns
 
 from slav1.phase import Phase
-from slav1.recorder import layout
 from slav1.recorder.block import Block
 from slav1.recorder.layout import RECORD, Word
 
@@ -20,6 +20,8 @@ _BACKWARD, _OPTIMIZER = int(Phase.BACKWARD), int(Phase.OPTIMIZER)
 _RECORD_BYTES = RECORD.size
 _PACK = RECORD.pack_into
 _NO_TIMES = (0,) * _NUM_PHASES
+_LOSS, _LOSS_AT = struct.Struct("=d"), 24
+_FLAGS, _FLAGS_AT = struct.Struct("=q"), RECORD.size - 8
 
 
 class Recorder:
@@ -102,8 +104,10 @@ class Recorder:
         grad_norm: float = math.nan,
         batch: int = -1,
         flags: int = 0,
-    ) -> None:
+    ) -> int:
         """Writes the record of ``step`` and starts the next one.
+
+        The record is not shown to the monitor before :meth:`publish`.
 
         Args:
             step: Optimizer step that just ended, from 0.
@@ -111,6 +115,9 @@ class Recorder:
             grad_norm: L2 norm; only believed with ``layout.HAS_GRAD_NORM``.
             batch: Batch number since the start, from 0; -1 if unknown.
             flags: Sum of the flags of :mod:`slav1.recorder.layout`.
+
+        Returns:
+            Number of the record.
         """
         now = monotonic_ns()
         spent = self._spent_ns
@@ -137,7 +144,18 @@ class Recorder:
             flags,
         )
         self._num_records = number + 1
-        self._words[_NUM_RECORDS] = number + 1
         self._spent_ns = list(_NO_TIMES)
         self._sync_ns = 0
         self._step_start_ns = now
+        return number
+
+    def publish(self, number: int) -> None:
+        """Shows the monitor the records up to ``number``."""
+        self._words[_NUM_RECORDS] = number + 1
+
+    def add_loss(self, number: int, loss: float, flags: int) -> None:
+        """Puts a loss that came late into a record that is not yet published."""
+        start = number % self._num_slots * _RECORD_BYTES
+        _LOSS.pack_into(self._records, start + _LOSS_AT, loss)
+        flags |= _FLAGS.unpack_from(self._records, start + _FLAGS_AT)[0]
+        _FLAGS.pack_into(self._records, start + _FLAGS_AT, flags)

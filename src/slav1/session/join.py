@@ -6,7 +6,6 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -49,9 +48,6 @@ class RunSettings:
 
     num_nodes: int = 1
     """Nodes of the job."""
-
-    state: Any = None
-    """Detector memories to go on from; only rank 0's are used."""
 
 
 class _Ticket(msgspec.Struct, kw_only=True):
@@ -112,7 +108,6 @@ def join(
             token=ticket.token,
             node=settings.node,
             local_rank=settings.local_rank,
-            state=settings.state if settings.rank == 0 else None,
             limit_s=JOIN_LIMIT_S,
         )
     return session

@@ -19,8 +19,6 @@ class Hello(msgspec.Struct, tag=True, kw_only=True):
     """Identifier of the training thread, as stack dumps print it."""
     stack_signal: int
     """Signal that makes the rank write its stacks; 0 if it can't."""
-    state: Any = None
-    """Detector memories of an earlier run, to go on from."""
 
 
 class Failure(msgspec.Struct, tag=True, kw_only=True):
@@ -36,6 +34,19 @@ class Note(msgspec.Struct, tag=True, kw_only=True):
     message: str
     step: int | None = None
     evidence: dict[str, Any] = {}
+
+
+class Facts(msgspec.Struct, tag=True, kw_only=True):
+    """What all ranks should have in common; compared before the first step."""
+
+    num_batches: int | None
+    """Batches an epoch has on this rank; None if its data loader has no length."""
+
+
+class Restore(msgspec.Struct, tag=True, kw_only=True):
+    """Detector memories of an earlier run, to go on from."""
+
+    state: Any
 
 
 class AskState(msgspec.Struct, tag=True, kw_only=True):
@@ -68,12 +79,12 @@ class Farewell(msgspec.Struct, tag=True, kw_only=True):
     """The monitor has read everything and will not signal this process again."""
 
 
-FromRank = Hello | Failure | Note | AskState | Goodbye
+FromRank = Hello | Failure | Note | Facts | Restore | AskState | Goodbye
 FromMonitor = Welcome | Refused | State | Farewell
 
-encode = msgspec.json.Encoder().encode
-decode_from_rank = msgspec.json.Decoder(FromRank).decode
-decode_from_monitor = msgspec.json.Decoder(FromMonitor).decode
+encode = msgspec.msgpack.Encoder().encode
+decode_from_rank = msgspec.msgpack.Decoder(FromRank).decode
+decode_from_monitor = msgspec.msgpack.Decoder(FromMonitor).decode
 
 
 def gate_address(token: str, node: int) -> str:

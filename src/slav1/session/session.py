@@ -53,9 +53,7 @@ class Session:
         self.command = CommandReader(self._block.words, self.is_monitor_alive)
         atexit.register(self.leave, "exit")
 
-    def connect(
-        self, *, token: str, node: int, local_rank: int, state: Any, limit_s: float
-    ) -> None:
+    def connect(self, *, token: str, node: int, local_rank: int, limit_s: float) -> None:
         """Puts this rank under watch of its node's monitor.
 
         Raises:
@@ -72,7 +70,6 @@ class Session:
             pid=self._pid,
             thread=threading.get_ident(),
             stack_signal=self._open_stack_file(),
-            state=state,
         )
         fds = [self._block.fd, self._stack_fd or 0]
         socket.send_fds(caller, [messages.encode(hello)], fds)
@@ -119,6 +116,14 @@ class Session:
         """Publishes an exception before anything is torn down."""
         text = f"{type(error).__name__}: {error}".splitlines()[0]
         self._say(messages.Failure(error=text[:2000], step=step))
+
+    def compare(self, *, num_batches: int | None) -> None:
+        """Lets the coordinator compare what all ranks should have in common."""
+        self._say(messages.Facts(num_batches=num_batches))
+
+    def restore(self, state: Any) -> None:
+        """Lets the detectors go on from the memories of :meth:`ask_state`."""
+        self._say(messages.Restore(state=state))
 
     def ask_state(self) -> Any:
         """Returns the detector memories for a checkpoint; None if they can't be had."""

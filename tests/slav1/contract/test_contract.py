@@ -24,7 +24,7 @@ def example() -> Contract:
         mode="observe",
         loss_variance={"rule": "literal", "mode": "enforce", "window": 64},
         monitor={"kind": "thread", "tick_s": 0.1},
-        checkpoint={"keep": 2, "verify": "full"},
+        checkpoint={"keep": 2, "verify": "content"},
         policy="rules/policy.rego",
     )
 
