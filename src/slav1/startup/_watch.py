@@ -124,10 +124,14 @@ class Watch:
         place = self._place
         if place.rank is None:
             return
-        if self._presence is None:
+        # Ranks meet by the address, which some launchers set after the guard is armed.
+        if self._presence is None and place.address is not None:
             self._presence = Presence(meeting=f"{self._meeting} {place.address}", rank=place.rank)
             self._board.announce(ARRIVED, place.rank)
-        self._here |= {place.rank} | self._presence.seen(range(place.world_size or 0))
+        self._here |= {place.rank} | self._seen_now(range(place.world_size or 0))
+
+    def _seen_now(self, ranks: Iterable[int]) -> frozenset[int]:
+        return frozenset() if self._presence is None else self._presence.seen(ranks)
 
     def _ends_by_itself(self) -> bool:
         with self._ending:
@@ -159,9 +163,10 @@ class Watch:
         return None if text is None else json.loads(text)
 
     def _own_verdict(self) -> Verdict:
-        still_here = self._presence.seen(self._here) if self._presence else ()
+        rank = self._place.rank
+        still_here = {rank} | self._seen_now(self._here)
         return {
-            "rank": self._place.rank,
+            "rank": rank,
             "waited_s": self._timeout_s,
             "arrived": _facts(self._here | self._board.present(ARRIVED)),
             "left": _facts(self._here.difference(still_here)),

@@ -51,10 +51,12 @@ def test_without_the_store_it_does_not_claim_to_see_other_machines():
     Ranks of other machines are only called missing when the store says so, or when all
     ranks are known to be on this machine.
     """
-    blind = expiry(is_store_reached=False, rank=1)
+    blind = expiry(is_store_reached=False, rank=1, arrived=frozenset({1}))
 
     assert "(ranks of other machines can't be seen" in line(blind.text(""), "not arrived:")
     assert "node0:29500 could not be reached" in line(blind.text(""), "store:")
+    silent = expiry(is_store_reached=False)
+    assert "node0:29500 does not answer" in line(silent.text(""), "store:")
     near = expiry(is_store_reached=False, is_one_node=True)
     assert line(near.text(""), "not arrived:").endswith(" 2")
 
