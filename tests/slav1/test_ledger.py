@@ -18,8 +18,10 @@ FIELDS = ["time_ns", "attempt", "rank", "step", "phase", "kind", "rule", "statis
 FIELDS += ["unit", "mode", "action", "message", "evidence"]
 
 facts = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 entries = st.builds(
@@ -30,8 +32,8 @@ entries = st.builds(
     rank=st.none() | st.integers(min_value=0),
     statistic=st.none() | st.floats(),
     limit=st.none() | st.floats(),
-    message=st.none() | st.text(),
-    evidence=st.dictionaries(st.text(), facts, max_size=3),
+    message=st.none() | st.text(max_size=40),
+    evidence=st.dictionaries(st.text(max_size=9), facts, max_size=3),
 )
 
 
@@ -144,8 +146,8 @@ def test_unknown_evidence_is_written_as_text(tmp_path):
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None)
-@given(st.lists(entries, max_size=4))
+@settings(max_examples=20, deadline=None)
+@given(st.lists(entries, max_size=3))
 def test_a_ledger_cut_anywhere_reads(written):
     """
     From every prefix of a ledger's bytes exactly the entries come back whose text
@@ -155,12 +157,12 @@ def test_a_ledger_cut_anywhere_reads(written):
     data = b"".join(line + b"\n" for line in lines)
     ends = [sum(map(len, lines[: i + 1])) + i for i in range(len(lines))]
 
+    whole = [repr(entry) for entry in parse_ledger(data)[0]]
+
     for cut in range(len(data) + 1):
         read, num_unreadable = parse_ledger(data[:cut])
         num_whole = sum(end <= cut for end in ends)
-        assert [line.to_json() for line in read] == [
-            line.to_json() for line in parse_ledger(data)[0][:num_whole]
-        ]
+        assert [repr(entry) for entry in read] == whole[:num_whole]
         assert num_unreadable <= 1
 
 

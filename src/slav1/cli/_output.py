@@ -11,11 +11,14 @@ from slav1.cli._errors import one_line
 
 Cell = str | Text
 
+_ANY_WIDTH = 1 << 16
+
 
 def print_table(header: Iterable[str], rows: Iterable[Iterable[Cell]]) -> None:
-    """Prints a table without lines; its last column wraps.
+    """Prints a table without lines.
 
-    Text is shown as it is: nothing in it is taken for markup.
+    Text is shown as it is: nothing in it is taken for markup. On a terminal the last
+    column wraps; elsewhere each row is one line, for tools that read lines.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     *fixed, last = header
@@ -24,11 +27,12 @@ def print_table(header: Iterable[str], rows: Iterable[Iterable[Cell]]) -> None:
     table.add_column(last, overflow="fold")
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(one_line(cell)) for cell in row))
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _ANY_WIDTH)
     # Captured, so that a reader who is gone is told of by print and not by rich.
     with console.capture() as captured:
         console.print(table)
-    print(captured.get(), end="")
+    for line in captured.get().splitlines():
+        print(line.rstrip())
 
 
 def print_note(text: str) -> None:

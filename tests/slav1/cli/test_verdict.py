@@ -53,7 +53,8 @@ def test_a_broken_contract_ends_with_3(sla, tmp_path):
     result = sla("verdict", run)
 
     assert result.status == 3
-    assert "Rank 1 [hangs] in backward." in " ".join(result.out.split())
+    assert [line for line in result.out.splitlines() if "Rank 1 [hangs] in backward." in line]
+    assert not [line for line in result.out.splitlines() if line != line.rstrip()]
 
 
 def test_an_earlier_attempt_is_not_forgotten(sla, tmp_path):

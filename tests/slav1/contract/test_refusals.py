@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slav1.contract import Contract, ContractError, Mode
+from slav1.contract.catalogue import variants
 from slav1.contract.typed import build, plain
 from slav1.contract.yaml_file import read_yaml, write_yaml
 from slav1.phase import Phase
@@ -115,7 +116,11 @@ REFUSED = [
     ("level: L1\nmonitor: {ring_slots: 1}", "monitor.ring_slots", ["16 to"]),
     ("level: L1\nmonitor: {stacks: 1}", "monitor.stacks", ["true or false"]),
     ("level: L1\ncheckpoint: {keep: 0}", "checkpoint.keep", ["0", "at least 1"]),
-    ("level: L1\ncheckpoint: {verify: some}", "checkpoint.verify", ["fast, medium, full"]),
+    (
+        "level: L1\ncheckpoint: {verify: some}",
+        "checkpoint.verify",
+        ["none, bytes, medium, content"],
+    ),
     ("level: L1\npolicy: ''", "policy", ["Rego"]),
     ("level: L1\npolicy: {a: b}", "policy", ["text"]),
 ]
@@ -145,6 +150,21 @@ def test_what_is_wrong_is_said_in_one_line(text, key, parts, tmp_path):
     assert (refused.value.key, refused.value.file) == (key, str(path))
     for part in (str(path), key, *parts):
         assert part in message
+
+
+@pytest.mark.parametrize(
+    ("rule", "form"), [(rule, form) for rule, forms in variants().items() for form in forms]
+)
+def test_impossible_settings_of_every_rule_are_refused_by_path(rule, form):
+    """
+    A negative value is refused for every setting of every detector, by its path.
+    """
+    for name, value in plain(variants()[rule][form]()).items():
+        clause = {"rule": form, name: type(value)(-1)}
+        with pytest.raises(ContractError) as refused:
+            Contract.from_dict({"level": "L1", "rules": {rule: clause}})
+        assert refused.value.key == f"rules.{rule}.{name}"
+        assert "-1" in str(refused.value)
 
 
 @pytest.mark.parametrize(
