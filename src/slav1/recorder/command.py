@@ -132,7 +132,6 @@ class CommandReader:
         words = self._words
         if words[Word.SCHEDULED] != number:
             return None
-        schedule = _Schedule(number, words[Word.SCHEDULE_STEP], words[Word.ACTION])
-        # The monitor sets the next hold before it overwrites a schedule: an unchanged
-        # hold proves that all three words belong together.
-        return schedule if words[_HOLD] == number else None
+        # The three belong together: the monitor overwrites them for the next decision
+        # only after this rank has confirmed this one.
+        return _Schedule(number, words[Word.SCHEDULE_STEP], words[Word.ACTION])

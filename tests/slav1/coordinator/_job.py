@@ -255,7 +255,8 @@ class _Coordinator:
 
     def perform(self, effect: Effect) -> None:
         if isinstance(effect, Outcome):
-            self.port.note("outcome", effect.decision.number, effect.result, effect.carried_out)
+            decision, ranks = effect.decision, effect.carried_out
+            self.port.note("outcome", decision.number, effect.result, decision.step, ranks)
         elif self.node_end is None:
             self.port.send(effect.node, effect)
         elif isinstance(effect, Hold):
@@ -339,7 +340,10 @@ def _wrong_outcome(state: State, acted: dict[int, dict[int, int]]) -> str | None
     outcomes = {n[1:] for n in state.notes if n[0] == "outcome" and n[2] is not Result.OVERDUE}
     if len({outcome[0] for outcome in outcomes}) != len(outcomes):
         return f"a decision has two outcomes: {outcomes}"
-    for number, result, ranks in outcomes:
+    for number, result, step, ranks in outcomes:
+        late = [n for n in state.notes if n[0] == "passed" and step is not None and n[2] >= step]
+        if result is Result.MOOT and late:
+            return f"decision {number} for step {step} is moot, but these ended it: {late}"
         if (result is Result.CARRIED_OUT) != (number in acted):
             return f"decision {number} is {result}, carried out by {acted.get(number)}"
         if not set(ranks) <= set(acted.get(number, ())):
