@@ -1,0 +1,84 @@
+"""A Lightning job whose steps take a given time, for benchmarks to watch and disturb."""
+
+import argparse
+import json
+import logging
+import sys
+import time
+import warnings
+
+import lightning as L
+import torch
+from lightning.pytorch.plugins.environments import LightningEnvironment
+from torch.utils.data import DataLoader, Dataset
+
+from sla_lightning import SLACallback
+from slav1 import Contract
+
+
+class Noise(Dataset):
+    """Endless enough random batches; ``__getitem__`` costs next to nothing."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+        self._item = torch.randn(8, 64)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self._item
+
+
+class Waiting(L.LightningModule):
+    """A small model; a pause in the forward stands for the device's work."""
+
+    def __init__(self, step_ms: float, noise: float, seed: int) -> None:
+        super().__init__()
+        self.layer = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 1))
+        self._step_s = step_ms / 1000
+        self._noise = noise
+        self._random = torch.Generator().manual_seed(seed)
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        share = torch.randn((), generator=self._random).item()
+        time.sleep(max(0.0, self._step_s * (1 + self._noise * share)))
+        return self.layer(batch).pow(2).mean()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=1e-4)
+
+
+def main() -> None:
+    """Trains as told by the command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--step-ms", type=float, default=50)
+    parser.add_argument("--noise", type=float, default=0.03)
+    parser.add_argument("--run-dir", default="sla_runs")
+    parser.add_argument("--override", default="{}")
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    torch.manual_seed(0)
+    contract = Contract.level("L1").override(**json.loads(options.override))
+    trainer = L.Trainer(
+        accelerator="cpu",
+        devices=options.ranks,
+        strategy="ddp" if options.ranks > 1 else "auto",
+        plugins=[LightningEnvironment()],
+        max_steps=options.steps,
+        max_epochs=-1,
+        callbacks=[SLACallback(contract=contract, run_dir=options.run_dir)],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    model = Waiting(options.step_ms, options.noise, seed=trainer.global_rank)
+    trainer.fit(model, DataLoader(Noise(options.steps * options.ranks * 2), batch_size=None))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
