@@ -143,7 +143,8 @@ class World:
         return place
 
     def start(self) -> State:
-        return State(
+        """Before anything has happened but what nobody can tell from later."""
+        state = State(
             places=tuple(self._root(process, None) for process in range(len(self.names))),
             memory=(0,) * self.NUM_PLACES,
             buffers=((),) * len(self.names),
@@ -151,6 +152,7 @@ class World:
             notes=frozenset(),
             num_deaths=0,
         )
+        return self._do_private(state)
 
     def next_access(self, state: State, process: int) -> Access | None:
         """What a process does next; None if it has ended or was killed."""
@@ -162,21 +164,17 @@ class World:
         return state.memory[self.place(key)]
 
     def successors(self, state: State) -> list[tuple[str, State]]:
-        """All that can happen next. What no other process can notice happens at once."""
-        accesses = [self.next_access(state, process) for process in range(len(self.names))]
-        for process, access in enumerate(accesses):
-            if access is not None and self._is_private(state, process, access):
-                (after,) = self._do(state, process, access)
-                return [(f"{self.names[process]} {access}", after)]
+        """All that can happen next, each with what then happens at once."""
         found: list[tuple[str, State]] = []
-        for process, (name, access) in enumerate(zip(self.names, accesses, strict=True)):
+        for process, name in enumerate(self.names):
+            access = self.next_access(state, process)
             if state.buffers[process]:
                 found.append((f"{name} drains", self._drain(state, process)))
             if access is not None:
                 found += [(f"{name} {access}", after) for after in self._do(state, process, access)]
             if name in self._mortals and state.num_deaths == 0 and access is not None:
                 found.append((f"{name} dies", self._kill(state, process)))
-        return found
+        return [(label, self._do_private(after)) for label, after in found]
 
     def explore(self) -> Iterator[tuple[State, bool, Callable[[], list[str]]]]:
         """Every state that can be reached: itself, whether it is the last of a run, and a
@@ -236,6 +234,17 @@ class World:
                 process, node.memory, [*node.answers, answer], _loads_after(node, answer)
             )
         return state._replace(places=_put(state.places, process, node.children[answer]))
+
+    def _do_private(self, state: State) -> State:
+        process = 0
+        while process < len(self.names):
+            access = self.next_access(state, process)
+            if access is not None and self._is_private(state, process, access):
+                (state,) = self._do(state, process, access)
+                process = 0
+            else:
+                process += 1
+        return state
 
     def _is_private(self, state: State, process: int, access: Access) -> bool:
         match access[0]:
