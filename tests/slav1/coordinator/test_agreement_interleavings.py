@@ -26,12 +26,8 @@ SMALL_JOBS = {
     "stop": Job(nodes=ONE_NODE, steps=range(3)),
     "two decisions": Job(nodes=ONE_NODE, steps=range(2), proposals=(SNAPSHOT, SNAPSHOT)),
     "steps that jump": Job(nodes=ONE_NODE, steps=(1, 3, 5)),
-    "ranks that do not wait for each other": Job(
-        nodes=ONE_NODE, steps=range(2), is_coupled=False
-    ),
-    "a rank dies": Job(
-        nodes=ONE_NODE, steps=range(2), proposals=(SNAPSHOT,), mortals=("rank0",)
-    ),
+    "ranks that do not wait for each other": Job(nodes=ONE_NODE, steps=range(2), is_coupled=False),
+    "a rank dies": Job(nodes=ONE_NODE, steps=range(2), proposals=(SNAPSHOT,), mortals=("rank0",)),
     "time runs out": Job(nodes=ONE_NODE, steps=range(2), has_time_limit=True),
     "the monitor dies": Job(
         nodes=ONE_NODE, steps=range(2), proposals=(SNAPSHOT,), mortals=(COORDINATOR,)
@@ -151,7 +147,10 @@ def test_explorer_knows_store_buffers(pauses: bool) -> None:
         port.note(own, port.load(other))
 
     world = World(
-        {"p": lambda port, _: process(port, "x", "y"), "q": lambda port, _: process(port, "y", "x")},
+        {
+            "p": lambda port, _: process(port, "x", "y"),
+            "q": lambda port, _: process(port, "y", "x"),
+        },
         marked_by={"p": ("q",), "q": ("p",)},
     )
 
