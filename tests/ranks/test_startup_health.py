@@ -30,7 +30,7 @@ if backend != "nccl":
 is_culprit = rank == int(os.environ.get("CULPRIT", -1))
 if is_culprit and trouble == "absent":
     time.sleep(60)
-if is_culprit and trouble == "late":
+if rank == int(os.environ.get("LATE", -1)):
     time.sleep(1.5)
 if is_culprit and trouble == "wrong":
     _channels.values_of = lambda rank: [1] * _channels.NUM_VALUES
@@ -118,10 +118,27 @@ def test_a_rank_that_is_late_but_in_time_is_waited_for(launch):
     """
     A rank that calls within the time-out makes the probe longer, not fail.
     """
-    ended = launch(SCRIPT, env={"TIMEOUT_S": "20", "TROUBLE": "late", "CULPRIT": "1"})
+    ended = launch(SCRIPT, env={"TIMEOUT_S": "20", "LATE": "1"})
 
     assert ended.succeeded(), str(ended)
     assert said(ended, 0)["seconds_s"] > 1
+
+
+def test_a_rank_that_came_later_is_not_blamed(launch):
+    """
+    When the first rank gives up, one that came later and waits like it answers the roll
+    call; only the rank that never came is silent.
+    """
+    env = {"TIMEOUT_S": "4", "TROUBLE": "absent", "CULPRIT": "2", "LATE": "1"}
+    with launch.start(SCRIPT, num_ranks=3, env=env) as job:
+        for rank in (0, 1):
+            job.processes[rank].wait(timeout=50)
+        job.signal(2, 9)
+        ended = job.wait()
+
+    error = same_on_all(ended, [0, 1])
+    assert (error["answered"], error["silent"], error["found_by"]) == ([0, 1], [2], 0)
+    assert said(ended, 1)["seconds_s"] < 4
 
 
 def test_a_wrong_sum_fails_on_all_ranks(launch):

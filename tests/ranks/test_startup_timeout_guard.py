@@ -11,13 +11,23 @@ TIMEOUT_S = 3.0
 SLACK_S = 5.0  # one last look at the store, the time for others to read it, a busy machine
 
 SCRIPT = """
-import os, sys, threading, time
+import glob, os, sys, threading, time
 import torch.distributed as dist
-from slav1.startup import enforce_timeout_guard
+from slav1.startup import _presence, enforce_timeout_guard
 
 print("ready")
+# Importing takes long and unequally long: begin together.
+open(f"ready-{os.getpid()}", "w").close()
+while len(glob.glob("ready-*")) < int(os.environ.get("STARTED", os.environ["WORLD_SIZE"])):
+    time.sleep(0.01)
 if os.environ["RANK"] == os.environ.get("ABSENT"):
     time.sleep(60)
+if "APART" in os.environ:
+    # As on different machines: ranks know of each other through the store alone.
+    _presence.Presence.seen = lambda self, ranks: frozenset()
+    _presence.Presence.tell = lambda self, ranks, text: None
+if os.environ["RANK"] == os.environ.get("LATE"):
+    time.sleep(1.5)
 guard = enforce_timeout_guard("ddp_init", timeout=float(os.environ["TIMEOUT_S"]))
 if os.environ["RANK"] == os.environ.get("DIES"):
     time.sleep(1.0)
@@ -90,7 +100,9 @@ def test_the_end_comes_soon_after_the_time_out(launch):
     """
     A rank that waits alone ends within seconds of its time-out, and not before it.
     """
-    with launch.start(SCRIPT, absent=(0,), env={"TIMEOUT_S": str(TIMEOUT_S)}) as job:
+    with launch.start(
+        SCRIPT, absent=(0,), env={"TIMEOUT_S": str(TIMEOUT_S), "STARTED": "1"}
+    ) as job:
         job.wait_for("ready", rank=1)
         job.wait_for("expired", rank=1)
         at_time_out = job.seconds()
@@ -98,6 +110,23 @@ def test_the_end_comes_soon_after_the_time_out(launch):
 
     assert ended.exit_codes == {1: EXIT_CODE}
     assert at_time_out - 1 < ended.seconds_s[1] < at_time_out + SLACK_S
+
+
+def test_ranks_of_different_machines_end_together(launch):
+    """
+    Where only the store connects the ranks, the one whose time runs out first tells the
+    others before it goes, though it may take the store with it.
+    """
+    env = {"TIMEOUT_S": "8", "ABSENT": "2", "LATE": "1", "APART": "1", "LOCAL_WORLD_SIZE": "1"}
+    with launch.start(SCRIPT, num_ranks=3, env=env) as job:
+        for rank in (0, 1):
+            job.processes[rank].wait(timeout=50)
+        job.signal(2, 9)
+        ended = job.wait()
+
+    assert lists(ended, 0) == lists(ended, 1) == ("0-1", "2"), str(ended)
+    assert "had not ended after 8 s.\n" in ended.err[0]
+    assert "had not ended after 8 s on rank 0.\n" in ended.err[1]
 
 
 def test_under_torchrun_all_print_before_the_launcher_ends_them(launch):
@@ -128,7 +157,11 @@ def test_two_processes_with_one_rank_are_told_so(launch):
     Two processes that were started with the same rank find each other.
     """
     ended = launch(
-        SCRIPT, num_ranks=3, absent=(0,), env_of={2: {"RANK": "1"}}, env={"TIMEOUT_S": "3"}
+        SCRIPT,
+        num_ranks=3,
+        absent=(0,),
+        env_of={2: {"RANK": "1"}},
+        env={"TIMEOUT_S": "3", "STARTED": "2"},
     )
 
     assert ended.exit_codes == {1: EXIT_CODE, 2: EXIT_CODE}, str(ended)
