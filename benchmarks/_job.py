@@ -38,12 +38,30 @@ class Waiting(L.LightningModule):
         self.layer = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 1))
         self._step_s = step_ms / 1000
         self._noise = noise
+        self._clock_hz = 0.0
         self._random = torch.Generator().manual_seed(seed)
 
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
         share = torch.randn((), generator=self._random).item()
-        time.sleep(max(0.0, self._step_s * (1 + self._noise * share)))
+        step_s = max(0.0, self._step_s * (1 + self._noise * share))
+        if batch.is_cuda:
+            # A kernel of a known length: the host does not wait for it.
+            torch.cuda._sleep(int(step_s * self.clock_hz))
+        else:
+            time.sleep(step_s)
         return self.layer(batch).pow(2).mean()
+
+    @property
+    def clock_hz(self) -> float:
+        """Cycles a second that ``torch.cuda._sleep`` counts, measured once."""
+        if self._clock_hz == 0.0:
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            torch.cuda._sleep(100_000_000)
+            end.record()
+            end.synchronize()
+            self._clock_hz = 100_000_000 / (start.elapsed_time(end) / 1000)
+        return self._clock_hz
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=1e-4)
@@ -57,6 +75,7 @@ def main() -> None:
     parser.add_argument("--step-ms", type=float, default=50)
     parser.add_argument("--noise", type=float, default=0.03)
     parser.add_argument("--run-dir", default="sla_runs")
+    parser.add_argument("--accelerator", default="cpu")
     parser.add_argument("--override", default="{}")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
@@ -64,7 +83,7 @@ def main() -> None:
     torch.manual_seed(0)
     contract = Contract.level("L1").override(**json.loads(options.override))
     trainer = L.Trainer(
-        accelerator="cpu",
+        accelerator=options.accelerator,
         devices=options.ranks,
         strategy="ddp" if options.ranks > 1 else "auto",
         plugins=[LightningEnvironment()],

@@ -53,7 +53,7 @@ def run_job(
     faults: str = "",
     limit_s: float,
     override: dict[str, object] | None = None,
-    **options: float,
+    **options: float | str,
 ) -> Run:
     """Runs ``_job.py`` to its end; all its processes are ended after ``limit_s`` seconds."""
     with scratch() as folder:
