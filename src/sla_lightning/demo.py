@@ -9,13 +9,13 @@ import warnings
 from collections.abc import Sequence
 
 import lightning as L
-from lightning.pytorch.plugins.environments import LightningEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from torch.utils.data import DataLoader
 
 from sla_lightning import SLACallback
 from sla_lightning._demo_model import CharacterModel
 from sla_lightning._demo_text import ALPHABET, Windows, source_text
-from slav1 import Contract
+from slav1.contract import Contract
 
 LENGTH = 32
 """Characters the model looks back on."""

@@ -75,6 +75,7 @@ def summary_of(story: Story, plan: RunPlan) -> dict[str, Any]:
         "found_step": found.step if found else None,
         "found_phase": found.phase if found else None,
         "found_after_s": story.found_after_s,
+        "decided_after_s": story.decided_after_s,
         "stack": list(story.stack),
         "action": decision.action if decision else None,
         "acted_at_step": {str(rank): step for rank, step in sorted(story.acted_at.items())},
@@ -97,11 +98,18 @@ def _paragraphs(story: Story) -> list[tuple[str, list[str]]]:
         ("Done", _done(story)),
         ("Ended", _ended(story)),
     ]
+    if story.others:
+        paragraphs.insert(2, ("Also", _also(story)))
     if story.stack:
         where = f"Python stack of rank {story.found.rank}" if story.found else "Python stack"
-        frames = [f"  {frame}" for frame in story.stack[:MAX_FRAMES]]
+        frames = [f"  {_shortened(frame)}" for frame in story.stack[:MAX_FRAMES]]
         paragraphs.insert(2, ("Stack", [f"{where}, innermost call first:", *frames]))
     return paragraphs
+
+
+def _shortened(frame: str) -> str:
+    """A frame without the folder that all packages share."""
+    return frame.rpartition("site-packages/")[2]
 
 
 def _found(story: Story) -> list[str]:
@@ -124,12 +132,32 @@ def _found(story: Story) -> list[str]:
     return lines
 
 
+def _also(story: Story) -> list[str]:
+    return [
+        f"{other.rule} (only observed): {other.message}"
+        if other.mode == "observe"
+        else f"{other.rule}: {other.message}"
+        for other in story.others
+    ]
+
+
 def _done(story: Story) -> list[str]:
-    if story.decision is None:
-        return ["Written down; training went on." if story.found else "Nothing, rightly."]
-    lines = [story.decision.message or ""]
+    decision = story.decision
+    if decision is None:
+        return ["Written down; training went on." if story.found else "Nothing."]
+    after = "" if story.decided_after_s is None else f" after {story.decided_after_s:.2f} s"
+    if decision.evidence.get("how") == "end_processes":
+        what = f"{decision.action}, by ending every process, since a rank can't follow any more."
+        return [f"Decided{after}: {what}"]
+    where = f"on all ranks at the end of step {decision.step}"
+    lines = [f"Decided{after}: {decision.action} {where}."]
+    by_step: dict[int, list[str]] = {}
     for rank, step in sorted(story.acted_at.items()):
-        lines.append(f"Rank {rank} acted at the end of step {step}.")
+        by_step.setdefault(step, []).append(str(rank))
+    lines += [
+        f"Done at the end of step {step} by rank {', '.join(ranks)}."
+        for step, ranks in by_step.items()
+    ]
     return lines
 
 

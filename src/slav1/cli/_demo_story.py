@@ -36,13 +36,20 @@ class Story:
     """How the processes ended."""
 
     found: Entry | None
-    """First breach of the expected rule; of any rule if none was expected."""
+    """First breach of the expected rule since the fault began; of any rule that is
+    enforced if none was expected."""
+
+    others: tuple[Entry, ...]
+    """First breach of each other rule: other things that were true of this run."""
 
     found_after_s: float | None
     """Time from the start of the step that was hit to that breach, in seconds."""
 
     decision: Entry | None
     """First decision."""
+
+    decided_after_s: float | None
+    """Time from the start of the step that was hit to the decision, in seconds."""
 
     acted_at: Mapping[int, int]
     """Step at whose end each rank carried the decision out, by rank."""
@@ -75,33 +82,51 @@ def tell(scenario: Scenario, entries: Sequence[Entry], ending: Ending, *, num_ra
         num_ranks: Processes that trained.
     """
     breaches = [entry for entry in entries if entry.kind == "breach"]
-    found = _first(breaches, rule=scenario.rule)
+    found = next((entry for entry in breaches if _is_meant(scenario, entry)), None)
     decision = next((entry for entry in entries if entry.kind == "decision"), None)
     acted_at = _steps_of_actions(entries)
     problems = [
-        *_problems_of_finding(scenario, breaches, found),
+        *_problems_of_finding(scenario, found),
         *_problems_of_acting(scenario, decision, acted_at, num_ranks),
         *_problems_of_ending(scenario, ending),
     ]
     if not entries:
         problems.insert(0, "The run left no ledger: see the output of the job for the reason.")
-    elif entries[-1].kind != "end":
-        problems.append("The ledger has no last line: its writer was cut off.")
-    began_ns = ending.fault_began_ns
+    elif all(entry.kind != "end" for entry in entries):
+        problems.append("The ledger does not tell the end of the run: its writer was cut off.")
     return Story(
         scenario=scenario,
         ending=ending,
         found=found,
-        found_after_s=(found.time_ns - began_ns) * 1e-9 if found and began_ns else None,
+        others=_first_of_others(breaches, found),
+        found_after_s=_seconds_to(found, ending),
         decision=decision,
+        decided_after_s=_seconds_to(decision, ending),
         acted_at=acted_at,
         first_exception=next((e for e in entries if e.kind == "first_exception"), None),
         problems=tuple(problems),
     )
 
 
-def _first(breaches: Sequence[Entry], *, rule: str | None) -> Entry | None:
-    return next((entry for entry in breaches if rule in (None, entry.rule)), None)
+def _seconds_to(entry: Entry | None, ending: Ending) -> float | None:
+    if entry is None or ending.fault_began_ns is None:
+        return None
+    return (entry.time_ns - ending.fault_began_ns) * 1e-9
+
+
+def _is_meant(scenario: Scenario, breach: Entry) -> bool:
+    if scenario.rule is None:
+        return breach.mode == "enforce"
+    is_early = breach.step is not None and breach.step < (scenario.step or 0)
+    return breach.rule == scenario.rule and not is_early
+
+
+def _first_of_others(breaches: Sequence[Entry], found: Entry | None) -> tuple[Entry, ...]:
+    first: dict[str | None, Entry] = {}
+    for breach in breaches:
+        if found is None or breach.rule != found.rule:
+            first.setdefault(breach.rule, breach)
+    return tuple(first.values())
 
 
 def _steps_of_actions(entries: Sequence[Entry]) -> dict[int, int]:
@@ -113,21 +138,14 @@ def _steps_of_actions(entries: Sequence[Entry]) -> dict[int, int]:
     return steps
 
 
-def _problems_of_finding(
-    scenario: Scenario, breaches: Sequence[Entry], found: Entry | None
-) -> list[str]:
+def _problems_of_finding(scenario: Scenario, found: Entry | None) -> list[str]:
     if scenario.rule is None:
-        return [f"Nothing was injected, but this was found: {b.message}" for b in breaches[:1]]
+        return [f"Nothing was injected, but this was found: {found.message}"] if found else []
     if found is None:
         return [f"Rule {scenario.rule} found nothing."]
-    problems = []
     if found.rank != scenario.rank:
-        problems.append(f"Rank {scenario.rank} was hit, but rank {found.rank} was named.")
-    if found.step is not None and scenario.step is not None and found.step < scenario.step:
-        problems.append(
-            f"Step {found.step} was named, before the fault began in step {scenario.step}."
-        )
-    return problems
+        return [f"Rank {scenario.rank} was hit, but rank {found.rank} was named."]
+    return []
 
 
 def _problems_of_acting(

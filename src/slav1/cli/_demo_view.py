@@ -14,6 +14,7 @@ from rich.text import Text
 
 from slav1.cli._demo_rings import RankNow
 from slav1.ledger import Entry
+from slav1.phase import Phase
 
 LINE_EVERY_S = 1.0
 """Pause between two plain lines, in seconds."""
@@ -25,6 +26,7 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _STYLES = {"breach": "bold red", "decision": "bold yellow", "action": "bold green"}
 # The breach line itself comes with it; verdicts are shown as a table at the end.
 _HIDDEN = ("incident_begin", "verdict")
+_LEAVING = (Phase.TEARDOWN, Phase.DONE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +60,8 @@ class Picture:
     @property
     def stage(self) -> str:
         """What is going on, in a few words."""
-        if self.is_ending:
-            return "training has ended, waiting for the monitor's last word"
+        if self.is_ending or (self.ranks and all(r.phase in _LEAVING for r in self.ranks)):
+            return "training has ended, the processes are leaving"
         if self.step is None:
             num_joined = len(self.ranks)
             return (
@@ -94,7 +96,7 @@ class LiveView:
         self._live.start()
 
     def show_event(self, entry: Entry, elapsed_s: float) -> None:
-        if entry.kind not in _HIDDEN:
+        if is_shown(entry):
             self._console.print(event_line(entry, elapsed_s))
 
     def show_progress(self, picture: Picture) -> None:
@@ -112,7 +114,7 @@ class PlainView:
         self._next_line_s = 0.0
 
     def show_event(self, entry: Entry, elapsed_s: float) -> None:
-        if entry.kind not in _HIDDEN:
+        if is_shown(entry):
             self._print(event_line(entry, elapsed_s))
 
     def show_progress(self, picture: Picture) -> None:
@@ -153,18 +155,25 @@ def console_for_demo() -> Console:
     return Console(width=None if sys.stdout.isatty() else NUM_COLUMNS, highlight=False)
 
 
+def is_shown(entry: Entry) -> bool:
+    """Whether a ledger line is worth a line on the screen."""
+    # An incident that ended with the run, and not by itself, names no step.
+    is_over_with_run = entry.kind == "incident_end" and entry.step is None
+    return entry.kind not in _HIDDEN and not is_over_with_run
+
+
 def event_line(entry: Entry, elapsed_s: float) -> Text:
     """Writes a ledger line for people."""
     rule = f"{entry.rule}: " if entry.rule else ""
     style = _STYLES.get(entry.kind, "")
     return Text.assemble(
-        f"{elapsed_s:6.1f} s  ", (f"{entry.kind:<9} ", style), f"{rule}{entry.message or ''}"
+        f"{elapsed_s:6.1f} s  ", (f"{entry.kind:<12} ", style), f"{rule}{entry.message or ''}"
     )
 
 
 def progress_line(picture: Picture) -> str:
     """Writes one line about where the run is."""
-    if picture.step is None or picture.is_ending:
+    if picture.stage != "training":
         return picture.stage
     loss = f"loss {picture.losses[-1]:.2f}" if picture.losses else "no loss yet"
     phases = ", ".join(f"rank {rank.rank} {rank.phase.name.lower()}" for rank in picture.ranks)

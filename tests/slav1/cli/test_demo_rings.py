@@ -51,9 +51,9 @@ def test_losses_are_the_mean_over_ranks_that_finished_the_step(blocks, rings):
     """
     first, second = (Recorder(block) for block in blocks)
     rings.find([os.getpid()])
-    first.end_step(0, loss=4.0, flags=HAS_LOSS)
-    second.end_step(0, loss=2.0, flags=HAS_LOSS)
-    first.end_step(1, loss=9.0, flags=HAS_LOSS)
+    first.publish(first.end_step(0, loss=4.0, flags=HAS_LOSS))
+    second.publish(second.end_step(0, loss=2.0, flags=HAS_LOSS))
+    first.publish(first.end_step(1, loss=9.0, flags=HAS_LOSS))
 
     rings.read()
 

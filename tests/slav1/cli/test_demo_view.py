@@ -104,7 +104,7 @@ def test_an_event_names_its_rule():
     """
     The line of an event holds kind, rule and message, as they are.
     """
-    assert event_line(BREACH, 1.0).plain == "   1.0 s  breach    hang: Rank 1 [stuck] sits."
+    assert event_line(BREACH, 1.0).plain == "   1.0 s  breach       hang: Rank 1 [stuck] sits."
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,152 @@
+"""The demo as a user runs it: real processes, every fault, and nothing left behind."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import mean
+
+import psutil
+import pytest
+
+from slav1.recorder.ring import read_ring_file
+
+# A loaded machine takes a minute to import PyTorch; a quiet one needs 20 s for a whole demo.
+LIMIT_S = 270.0
+RUN_SLA = "from slav1.cli import main; main()"
+
+pytestmark = [pytest.mark.ranks, pytest.mark.slow]
+
+
+def start(out, *words):
+    command = [sys.executable, "-c", RUN_SLA, "demo", "--out", str(out), *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process):
+    output, errors = process.communicate(timeout=LIMIT_S)
+    return process.returncode, output, errors
+
+
+def demo(out, *words):
+    """Exit status, ledger lines and summary of a demo that prints JSON."""
+    status, output, errors = finish(start(out, "--json", *words))
+    lines = [json.loads(line) for line in output.splitlines()]
+    assert lines, errors
+    return status, lines[:-1], lines[-1]
+
+
+def processes_that_write_into(out):
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        if process.info["status"] != psutil.STATUS_ZOMBIE and str(out) in (
+            process.info["cmdline"] or []
+        ):
+            found.append(process.pid)
+    return found
+
+
+def mean_loss(summary, steps):
+    rings = sorted(Path(summary["ledger"]).parent.glob("ring-*.bin"))
+    assert len(rings) == 2
+    return mean(sample.loss for ring in rings for sample in read_ring_file(ring)[steps])
+
+
+def test_a_spike_stops_all_ranks_at_one_step(tmp_path):
+    """
+    The default demo names the rank that got bad batches and stops all ranks at the end
+    of one step; until then the model learned.
+    """
+    status, lines, summary = demo(tmp_path)
+
+    assert (status, summary["problems"]) == (0, [])
+    assert (summary["found_rule"], summary["found_rank"]) == ("loss_variance", 1)
+    assert 250 <= summary["found_step"] < 260
+    assert summary["action"] == "stop"
+    assert set(summary["acted_at_step"]) == {"0", "1"}
+    assert len(set(summary["acted_at_step"].values())) == 1
+    assert (summary["exit_status"], summary["num_processes_left"]) == (0, 0)
+    assert lines[0]["kind"] == "start"
+    assert [line for line in lines if line["kind"] == "end"]
+    assert Path(summary["ledger"]).read_text().splitlines() == [json.dumps(line) for line in lines]
+    assert mean_loss(summary, slice(0, 1)) > 4.3
+    assert mean_loss(summary, slice(230, 250)) < 2.6
+
+
+@pytest.mark.parametrize(("fault", "rule"), [("hang", "hang"), ("kill", "liveness")])
+def test_a_lost_rank_ends_every_process_with_an_error(tmp_path, fault, rule):
+    """
+    A rank that hangs or dies is named with step and phase, its stack is shown if it
+    still has one, and the whole job ends with an error; the demo itself succeeds.
+    """
+    status, _, summary = demo(tmp_path, "--fault", fault)
+
+    assert (status, summary["problems"]) == (0, [])
+    assert (summary["found_rule"], summary["found_rank"]) == (rule, 1)
+    assert (summary["found_step"], summary["found_phase"]) == (80, "forward")
+    assert bool(summary["stack"]) == (fault == "hang")
+    assert summary["exit_status"] != 0
+    assert summary["num_processes_left"] == 0
+    assert processes_that_write_into(tmp_path) == []
+
+
+def test_a_straggler_is_named_and_training_goes_on(tmp_path):
+    """
+    A rank that becomes slow is named, nothing is decided, and all steps are made.
+    """
+    status, lines, summary = demo(tmp_path, "--fault", "straggler")
+
+    assert (status, summary["problems"]) == (0, [])
+    assert (summary["found_rule"], summary["found_rank"]) == ("straggler", 1)
+    assert summary["action"] is None
+    assert [line["message"] for line in lines if line["kind"] == "end"] == ["Training ended."]
+
+
+def test_two_demos_at_once_share_one_folder(tmp_path):
+    """
+    Two demos that are started together in one folder both come to their own end, and a
+    stranger finds fault, finding, action and verdict in the text.
+    """
+    broken = start(tmp_path, "--fault", "nan")
+    quiet = start(tmp_path, "--fault", "none", "--ranks", "1", "--steps", "150")
+    status, text, _ = finish(broken)
+    quiet_status, quiet_text, _ = finish(quiet)
+
+    assert (status, quiet_status) == (0, 0)
+    assert len(list(tmp_path.iterdir())) == 2
+    for part in (
+        "SLA_INJECT=nan:rank=1,step=120",
+        "non_finite: rank 1, step 120.",
+        "by rank 0, 1.",
+        "exit status 0. No process is left.",
+        "breached",
+        "ledger.jsonl",
+        "As expected.",
+    ):
+        assert part in text
+    assert "Nothing is injected" in quiet_text
+    assert "breached" not in quiet_text
+
+
+@pytest.mark.parametrize(
+    ("moment", "number"), [("Files of this run", signal.SIGTERM), ("step ", signal.SIGINT)]
+)
+def test_an_interrupt_ends_everything(tmp_path, moment, number):
+    """
+    Ctrl-C, or SIGTERM, ends every process within seconds, while the job still starts as
+    well as in training, and the exit status tells the signal.
+    """
+    process = start(tmp_path)
+    lines = iter(process.stdout.readline, "")
+    assert any(moment in line for line in lines)
+    process.send_signal(number)
+    sent_s = time.monotonic()
+
+    status, _, errors = finish(process)
+
+    assert status == 128 + number
+    assert "interrupted" in errors
+    assert time.monotonic() - sent_s < 30.0
+    assert processes_that_write_into(tmp_path) == []
