@@ -1,12 +1,17 @@
-"""The test helper that starts real ranks."""
+"""What the tests themselves rely on: real ranks, and a check that nothing stays behind."""
 
+import os
+import shutil
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 
 
 def is_running(pid):
@@ -80,3 +85,62 @@ def test_torchrun_is_reached_too(launch):
 
     assert ended.exit_codes == {-1: 0}, str(ended)
     assert ended.out[1] == "rank 1\n"
+
+
+LEAKS = """
+import pathlib, socket, subprocess, threading, time
+import pytest
+
+pytestmark = pytest.mark.ranks
+kept = []
+stop = threading.Event()
+
+
+def test_process():
+    subprocess.run(["setsid", "sh", "-c", "sleep 60 &"], check=True)
+
+
+def test_rank_that_starts_a_daemon(launch):
+    code = "import subprocess as s; s.Popen(['sleep', '60'], start_new_session=True)"
+    launch(code, num_ranks=1)
+
+
+def test_thread():
+    threading.Thread(target=stop.wait, name="mine").start()
+
+
+def test_socket():
+    kept.append(socket.socket())
+
+
+def test_shared_memory():
+    pathlib.Path("/dev/shm/{name}").write_text("")
+
+
+def test_nothing(launch):
+    stop.set()
+    assert launch("pass", num_ranks=2).succeeded()
+"""
+
+
+def test_what_a_test_leaves_behind_fails_it(tmp_path):
+    """
+    A process, even a daemon of a rank, a thread, a socket and a shared-memory file are
+    each found at the end of the test that left them; a clean test passes.
+    """
+    tests, name = Path(__file__).parents[1], f"slav1-leak-{os.getpid()}"
+    (tmp_path / "ranks").mkdir()
+    shutil.copy(tests / "ranks" / "_launch.py", tmp_path / "ranks")
+    shutil.copy(tests.parent / "pyproject.toml", tmp_path)
+    conftest = (tests / "conftest.py").read_text().replace("GRACE_S = 3.0", "GRACE_S = 0.5")
+    (tmp_path / "conftest.py").write_text(conftest)
+    (tmp_path / "test_leaks.py").write_text(LEAKS.replace("{name}", name))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_leaks.py"]
+    ended = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    (Path("/dev/shm") / name).unlink()
+
+    assert "6 passed, 5 errors" in ended.stdout, ended.stdout + ended.stderr
+    assert "thread mine" in ended.stdout
+    assert f"shared memory /dev/shm/{name}" in ended.stdout

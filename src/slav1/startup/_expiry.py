@@ -127,7 +127,10 @@ class Expiry:
                 "and does a firewall let it through?"
             )
         if self.missing is None:
-            yield "Start the ranks with a launcher that sets RANK and WORLD_SIZE, as torchrun does."
+            yield (
+                "If this is one of several ranks, start them with a launcher that sets RANK and "
+                "WORLD_SIZE, as torchrun does."
+            )
         elif not self.missing and not self.left:
             yield (
                 "All ranks are here, so the ranks do not reach each other or one is stuck: "

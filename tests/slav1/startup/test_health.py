@@ -16,6 +16,7 @@ from slav1.startup._channels import (
 groups = st.lists(st.integers(0, 2000), min_size=1, max_size=8, unique=True)
 
 
+@pytest.mark.slow
 @given(ranks=groups)
 def test_right_answers_pass(ranks):
     """
@@ -27,6 +28,7 @@ def test_right_answers_pass(ranks):
     assert view_mistake([view_of(ranks, rank) for rank in ranks], ranks) is None
 
 
+@pytest.mark.slow
 @given(ranks=groups, data=st.data())
 def test_any_wrong_answer_is_found(ranks, data):
     """

@@ -187,6 +187,7 @@ def test_a_spike_leaves_ignored_positions():
     assert hit.tolist() == [-100, 1, 2, 0, -100]
 
 
+@pytest.mark.slow
 def test_a_spike_raises_a_real_loss():
     """
     A model that has learned something loses far more on the poisoned batches, and no
@@ -194,17 +195,18 @@ def test_a_spike_raises_a_real_loss():
     """
     torch.manual_seed(0)
     weights, model = torch.randn(16, 4), torch.nn.Linear(16, 4)
-    optimizer, faults = torch.optim.Adam(model.parameters(), lr=0.05), of("spike:step=60,steps=5")
-    losses = []
+    faults, losses = of("spike:step=60,steps=5"), []
     for step in range(65):
         x = torch.randn(64, 16)
         state = torch.get_rng_state()
         x, y = faults.batch(step, (x, (x @ weights).argmax(1)))
         assert torch.equal(state, torch.get_rng_state())
         loss = cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        # By hand: importing torch.optim takes longer than the whole training.
+        slopes = torch.autograd.grad(loss, [*model.parameters()])
+        with torch.no_grad():
+            for parameter, slope in zip(model.parameters(), slopes, strict=True):
+                parameter -= slope
         losses.append(float(loss.detach()))
 
     assert min(losses[60:]) > 3 * max(losses[50:60])
