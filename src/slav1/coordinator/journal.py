@@ -1,17 +1,15 @@
 """What the coordinator writes down: ledger lines, and the same for people on stderr."""
 
-import fcntl
-import os
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from slav1.breach import Breach, Fact, Status
 from slav1.contract import Rule
+from slav1.coordinator.run_ledger import RunLedger
+from slav1.coordinator.say import say
 from slav1.decision import Action, Decision
-from slav1.ledger import Entry, Kind, LedgerWriter
+from slav1.ledger import Entry, Kind
 from slav1.phase import Phase
 from slav1.policy import Verdict
 
@@ -21,12 +19,15 @@ _SHOWN = ("breach", "decision", "first_exception", "notice")
 class Journal:
     """Writes the ledger of one attempt and keeps the books on open incidents."""
 
-    def __init__(self, path: Path, attempt: int) -> None:
+    def __init__(self, ledger: RunLedger, attempt: int) -> None:
+        """Takes over the ledger.
+
+        Args:
+            ledger: Where the lines go; closed by :meth:`close`.
+            attempt: Start of the run that all lines belong to, from 0.
+        """
         self._attempt = attempt
-        self._ledger = LedgerWriter(path, on_trouble=say)
-        # Tells other jobs that this run is being written; let go with this process.
-        self._lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._ledger = ledger
         self._open: dict[tuple[str, int | None], int] = {}
         self.num_breaches = 0
         """Breach lines written."""
@@ -100,16 +101,11 @@ class Journal:
         """Writes what was done."""
         self._write(self._about(decision, "action", rank, message, evidence))
 
-    def flush(self) -> None:
-        """Tries again to write what the disk refused."""
-        self._ledger.flush()
-
     def close(self) -> None:
         """Ends every open incident and closes the ledger."""
         for key in list(self._open):
             self._end_incident(key, None, "The run ended.")
         self._ledger.close()
-        os.close(self._lock)
 
     def _close(self, key: tuple[str, int | None], breach: Breach) -> None:
         if key in self._open:
@@ -146,15 +142,6 @@ class Journal:
         self._ledger.write(entry)
         if entry.kind in _SHOWN:
             say(entry.message or "")
-
-
-def say(message: str) -> None:
-    """Shows one line to whoever watches the job's standard error."""
-    try:
-        print(f"[sla] {message}", file=sys.stderr, flush=True)
-    except (OSError, ValueError):
-        # Nobody reads it any more; the ledger has it.
-        return
 
 
 def _name(phase: Phase | None) -> str | None:

@@ -46,6 +46,10 @@ class StateRestored(msgspec.Struct, tag=True, kw_only=True):
     state: Any
 
 
+IN_ORDER = ("finished", "exit")
+"""Reasons of a rank that leaves in good order."""
+
+
 class RankLeft(msgspec.Struct, tag=True, kw_only=True):
     """A rank said goodbye or is gone."""
 
@@ -160,6 +164,10 @@ class StateAnswer(msgspec.Struct, tag=True, kw_only=True):
     state: Any
 
 
+class Beat(msgspec.Struct, tag=True, kw_only=True):
+    """The coordinator lives; comes each second."""
+
+
 class Dismissed(msgspec.Struct, tag=True, kw_only=True):
     """The coordinator needs this node no longer."""
 
@@ -179,7 +187,7 @@ FromNode = (
     | StateAsked
     | NodeDone
 )
-FromCoordinator = Hold | Schedule | Release | AskSurvey | End | StateAnswer | Dismissed
+FromCoordinator = Hold | Schedule | Release | AskSurvey | End | StateAnswer | Beat | Dismissed
 
 encode = msgspec.msgpack.Encoder().encode
 decode_from_node = msgspec.msgpack.Decoder(FromNode).decode

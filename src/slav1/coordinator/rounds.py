@@ -5,12 +5,19 @@ from slav1.sample import Round, Sample
 MAX_OPEN = 512
 """Steps kept while a rank's sample is missing; more mean that it will never come."""
 
+MAX_SAMPLES = 1 << 15
+"""Samples kept in all, some 10 MB: with many ranks fewer steps are kept."""
+
+MIN_OPEN = 16
+"""Steps kept whatever the number of ranks."""
+
 
 class Rounds:
     """Collects samples until every rank has given its own."""
 
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
+        self._max_open = min(MAX_OPEN, max(MIN_OPEN, MAX_SAMPLES // world_size))
         self._open: dict[int, dict[int, Sample]] = {}
         self.num_dropped = 0
         """Steps given up because a sample never came."""
@@ -23,7 +30,7 @@ class Rounds:
             del self._open[sample.step]
             ordered = tuple(samples[rank] for rank in sorted(samples))
             return Round(step=sample.step, samples=ordered)
-        if len(self._open) > MAX_OPEN:
+        if len(self._open) > self._max_open:
             del self._open[next(iter(self._open))]
             self.num_dropped += 1
         return None

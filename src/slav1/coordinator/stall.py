@@ -11,6 +11,7 @@ from dataclasses import replace
 from slav1.breach import Breach, Fact, Status
 from slav1.coordinator.attribution import Attribution, Cause, attribute, waits_for_peers
 from slav1.coordinator.messages import Position
+from slav1.phase import Phase
 
 LOOK_EVERY_S = 0.5
 """Pause between two looks at all ranks while any is silent, in seconds."""
@@ -32,11 +33,17 @@ class Stall:
         self._asked_at_s = float("-inf")
         self._changes: Mapping[int, int] = {}
         self._reported: Breach | None = None
+        self._all_stopped_at_s = float("-inf")
 
     @property
     def is_open(self) -> bool:
         """Whether an incident was reported and is not over."""
         return self._reported is not None
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether some rank is silent beyond its hard limit."""
+        return any(breach.is_actionable for breach in self._silent.values())
 
     def on_finding(self, breach: Breach) -> Breach | None:
         """Takes in what one rank's own hang detector says.
@@ -74,6 +81,9 @@ class Stall:
             The incident, when it is first seen and again when it is time to act; None
             if there is nothing new to say.
         """
+        if _are_all_stopped(positions):
+            self._all_stopped_at_s = self._asked_at_s
+            return None
         attribution = attribute(positions)
         changes = {position.pulse.rank: position.change for position in positions}
         stood_still, self._changes = changes == self._changes, changes
@@ -84,6 +94,8 @@ class Stall:
         if not self._silent or not is_proved or self._is_excused(attribution, positions):
             return None
         breach = self._breach(attribution, positions, own)
+        if self._asked_at_s - self._all_stopped_at_s < (breach.limit or 0.0):
+            return None
         if self._reported is not None and not breach.is_actionable:
             return None
         self._reported = breach if self._reported is None else replace(breach, rank=breach.rank)
@@ -122,6 +134,12 @@ class Stall:
                 "ranks": [_facts(position) for position in positions],
             },
         )
+
+
+def _are_all_stopped(positions: Sequence[Position]) -> bool:
+    """Whether somebody has stopped the whole job on purpose, as with Ctrl-Z."""
+    present = [p.pulse for p in positions if p.pulse.phase is not Phase.DONE]
+    return bool(present) and all(pulse.process_state == "T" for pulse in present)
 
 
 def _facts(position: Position) -> dict[str, Fact]:

@@ -12,7 +12,9 @@ import zmq
 from slav1.contract import Contract
 from slav1.coordinator import messages as job
 from slav1.coordinator.coordinator import Coordinator
-from slav1.coordinator.journal import Journal, say
+from slav1.coordinator.journal import Journal
+from slav1.coordinator.run_ledger import RunLedger
+from slav1.coordinator.say import say
 from slav1.coordinator.transport import Dialer, KeyPair, Listener
 from slav1.monitor.config import MonitorConfig
 from slav1.monitor.gate import Connection, Gate
@@ -47,6 +49,7 @@ class MonitorLoop:
         self._tick_s = contract.monitor.tick_s
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._listener: Listener | None = None
+        self._ledger: RunLedger | None = None
         self._journal: Journal | None = None
         self._coordinator: Coordinator | None = None
         self._on_ready: dict[object, Callable[[], None]] = {}
@@ -59,7 +62,8 @@ class MonitorLoop:
             keys = KeyPair(config.server_public, config.server_secret)
             self._listener = Listener(self._context, keys, peers.public)
             self.address = self._listener.open(config.host, contract.monitor.port)
-            self._journal = Journal(Path(config.run_folder) / "ledger.jsonl", config.attempt)
+            self._ledger = RunLedger(Path(config.run_folder) / "ledger.jsonl", say)
+            self._journal = Journal(self._ledger, config.attempt)
             self._coordinator = Coordinator(
                 contract,
                 world_size=config.world_size,
@@ -103,10 +107,10 @@ class MonitorLoop:
                 self._node.tell_done()
             if is_alone and (self._node.ranks or not self._is_awaited(started_s)):
                 done_at_s = done_at_s or now_s
-            if self._journal is not None and now_s - flushed_s > _FLUSH_EVERY_S:
+            if self._ledger is not None and now_s - flushed_s > _FLUSH_EVERY_S:
                 flushed_s = now_s
                 if not (self._coordinator and self._coordinator.is_finished):
-                    self._journal.flush()
+                    self._ledger.flush()
 
     def close(self) -> None:
         """Closes everything; nothing stays behind."""
@@ -120,6 +124,8 @@ class MonitorLoop:
         self._parent.close()
         # Closes what is left open too: a forgotten socket would make this wait for ever.
         self._context.destroy(linger=500)
+        if self._ledger is not None:
+            self._ledger.let_go()
 
     def _is_over(self, done_at_s: float | None) -> bool:
         if self._coordinator is not None and self._coordinator.is_finished:
@@ -164,7 +170,7 @@ class MonitorLoop:
         assert self._coordinator is not None
         num_new = self._listener.count_strangers()
         if num_new and not self._coordinator.is_finished:
-            self._coordinator.on_stranger(num_new)
+            self._coordinator.on_strangers(num_new)
 
     def _hear_coordinator(self) -> None:
         message = self._dialer.receive()

@@ -8,7 +8,7 @@ from typing import Any
 
 from slav1.contract import Contract, Mode
 from slav1.coordinator import messages as job
-from slav1.coordinator.journal import say
+from slav1.coordinator.say import say
 from slav1.decision import Action
 from slav1.guard import Guard
 from slav1.monitor import hold
@@ -186,7 +186,11 @@ class NodeMonitor:
         self._send(job.RankLeft(rank=rank.rank, is_lost=is_lost, reason=reason))
 
     def _leave(self, rank: WatchedRank, reason: str) -> None:
-        self._look(monotonic())
+        now_s = monotonic()
+        self._look(now_s)
+        if self._held:
+            # What it did last must be known before it counts as gone.
+            self._look_at_decision(now_s)
         rank.has_left = True
         rank.exit_reason = rank.exit_reason or reason
         self._save_ring(rank)
@@ -273,6 +277,11 @@ class NodeMonitor:
     def _(self, message: job.StateAnswer) -> None:
         if message.rank in self.ranks:
             self.ranks[message.rank].connection.send(local.State(state=message.state))
+
+    @_on.register
+    def _(self, message: job.Beat) -> None:
+        # Being heard is all that it is for.
+        del message
 
     @_on.register
     def _(self, message: job.Dismissed) -> None:

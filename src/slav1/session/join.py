@@ -10,11 +10,12 @@ from pathlib import Path
 import msgspec
 
 from slav1.contract import Contract
-from slav1.coordinator.journal import say
+from slav1.coordinator.run_ledger import is_taken
+from slav1.coordinator.say import say
 from slav1.coordinator.transport import KeyPair, new_keys
 from slav1.monitor.config import MonitorConfig
 from slav1.session.rendezvous import Rendezvous
-from slav1.session.run_folder import RunDirectoryError, choose_run_id, is_taken, open_run_folder
+from slav1.session.run_folder import RunDirectoryError, choose_run_id, open_run_folder
 from slav1.session.session import Session, SessionError
 from slav1.session.start_monitor import MonitorStartError, RunningMonitor, start_monitor
 
@@ -48,6 +49,10 @@ class RunSettings:
 
     num_nodes: int = 1
     """Nodes of the job."""
+
+    join_limit_s: float = JOIN_LIMIT_S
+    """How long this rank waits for rank 0's ticket and for its node's monitor, in
+    seconds. Longer where the ranks may come at very different times."""
 
 
 class _Ticket(msgspec.Struct, kw_only=True):
@@ -88,7 +93,7 @@ def join(
         rendezvous.publish(msgspec.json.encode(ticket))
     else:
         try:
-            raw = rendezvous.fetch(JOIN_LIMIT_S)
+            raw = rendezvous.fetch(settings.join_limit_s)
         except TimeoutError as error:
             raise SessionError(str(error)) from error
         ticket = msgspec.json.decode(raw, type=_Ticket)
@@ -108,7 +113,7 @@ def join(
             token=ticket.token,
             node=settings.node,
             local_rank=settings.local_rank,
-            limit_s=JOIN_LIMIT_S,
+            limit_s=settings.join_limit_s,
         )
     return session
 
@@ -117,7 +122,7 @@ def _open_run(settings: RunSettings, run_id: str) -> tuple[_Ticket, RunningMonit
     """Rank 0: makes folder, keys and monitor; an error goes to all ranks in the ticket."""
     try:
         folder, attempt, is_full = open_run_folder(settings.run_dir, run_id)
-        if is_taken(folder):
+        if is_taken(folder / "ledger.jsonl"):
             reason = f"run {run_id} is being written by another job that still runs"
             raise RunDirectoryError(folder, reason)
     except RunDirectoryError as error:

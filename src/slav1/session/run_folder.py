@@ -1,7 +1,6 @@
 """The folder of one run: its name, its creation, its attempts."""
 
 import errno
-import fcntl
 import os
 import re
 import secrets
@@ -76,20 +75,3 @@ def open_run_folder(run_dir: Path, run_id: str) -> tuple[Path, int, bool]:
     entries = read_ledger(ledger) if ledger.exists() else []
     attempt = max((entry.attempt + 1 for entry in entries), default=0)
     return folder, attempt, False
-
-
-def is_taken(folder: Path) -> bool:
-    """Whether a coordinator that still runs writes into this folder."""
-    try:
-        fd = os.open(folder / "ledger.jsonl", os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-    return False

@@ -1,0 +1,88 @@
+"""What the coordinator says about the job itself: who is missing, silent, or a stranger."""
+
+from collections.abc import Mapping, Sequence
+
+from slav1.breach import Breach
+from slav1.coordinator.journal import Journal
+from slav1.coordinator.membership import JOIN_NOTICE_S, NODE_SILENCE_S
+
+
+def uneven_batches(journal: Journal, num_batches: Mapping[int, int]) -> None:
+    """The ranks' data loaders differ in length.
+
+    Args:
+        journal: Where it is written.
+        num_batches: Batches of an epoch, by rank, of those that know.
+    """
+    listed = ", ".join(f"rank {rank}: {num_batches[rank]}" for rank in sorted(num_batches))
+    journal.note(
+        "notice",
+        f"The ranks have different numbers of batches ({listed}): those with more will "
+        "wait for the others at the end of the epoch, for ever.",
+        evidence={"num_batches": {str(rank): num for rank, num in num_batches.items()}},
+    )
+
+
+def ranks_missing(journal: Journal, ranks: Sequence[int]) -> None:
+    """Some ranks have not joined in time."""
+    journal.note(
+        "notice",
+        f"Ranks {_listed(ranks)} have not joined within {JOIN_NOTICE_S:g} s of the first one; "
+        "the others will wait for them. Look at their output, and whether they run at all.",
+        evidence={"missing": list(ranks)},
+    )
+
+
+def node_silent(journal: Journal, node: int, ranks: Sequence[int]) -> None:
+    """A node says nothing. Its ranks may be well: that shows in whether others go on."""
+    journal.note(
+        "notice",
+        f"The monitor of node {node} has said nothing for {NODE_SILENCE_S:g} s. Its ranks "
+        f"({_listed(ranks)}) are not watched meanwhile; they count as lost if others wait for "
+        "them.",
+        evidence={"node": node, "ranks": list(ranks)},
+    )
+
+
+def node_back(journal: Journal, node: int) -> None:
+    """A node that was silent is heard again."""
+    message = f"The monitor of node {node} is heard again."
+    journal.note("notice", message, evidence={"node": node})
+
+
+def node_lost(node: int, ranks: Sequence[int]) -> Breach:
+    """The breach of a node that is silent while others wait for it."""
+    return Breach(
+        rule="liveness",
+        rank=ranks[0] if ranks else None,
+        step=None,
+        statistic=NODE_SILENCE_S,
+        limit=NODE_SILENCE_S,
+        unit="s",
+        message=f"Node {node} (ranks {_listed(ranks)}) is lost: its monitor says nothing any "
+        "more, and the other ranks do not go on.",
+        evidence={"kind": "node_lost", "node": node, "ranks": list(ranks)},
+    )
+
+
+def strangers(journal: Journal, num: int) -> None:
+    """Callers were refused at the coordinator's port."""
+    journal.note(
+        "notice",
+        f"{num} connection(s) to the coordinator's port were refused: the caller has no key of "
+        "this job. Training is not affected.",
+        evidence={"num_refused": num},
+    )
+
+
+def rounds_dropped(journal: Journal, num: int) -> None:
+    """Some steps never had a sample of every rank."""
+    journal.note(
+        "notice",
+        f"{num} steps were not compared across ranks: some rank's sample of them never came.",
+        evidence={"num_dropped": num},
+    )
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks)) or "none"
