@@ -7,6 +7,8 @@ from slav1.detectors._loss_tests import Reading
 NOTICED, SUSPECTED, BREACHED = 1, 2, 3
 # A loss this near to where the episode began is normal again, in standard deviations.
 NORMAL_SIGMAS = 3.0
+# Noise this near to the usual one is normal again, in standard deviations of its logarithm.
+QUIET_SIGMAS = 1.0
 # Samples after which an episode may end at a new level.
 SETTLE_SAMPLES = 200
 
@@ -83,5 +85,5 @@ def lasted(episode: Episode, step: int, *, is_bad: bool) -> Episode:
 def is_back(episode: Episode, reading: Reading) -> bool:
     """Whether a loss and its noise are what they were before the episode."""
     level, scale = episode.reference(reading)
-    is_quiet = "variance" not in episode.noticed or reading.height < NORMAL_SIGMAS
+    is_quiet = "variance" not in episode.noticed or reading.height < QUIET_SIGMAS
     return is_quiet and reading.loss - level <= NORMAL_SIGMAS * scale

@@ -8,10 +8,12 @@ from slav1.detectors._grad_norm import GradNorm
 from slav1.detectors._loss_episode import BREACHED, NOTICED, Episode, Finding
 from slav1.detectors._loss_tests import Reading
 from slav1.detectors._round import batches, rank_standing_out
-from slav1.detectors._trend import DEVIATION_TO_SIGMA
 from slav1.sample import Round
 
 RULE = "loss_variance"
+# What the clipped mean deviation takes for the standard deviation of Student's t with 4
+# degrees of freedom.
+T4_SCALE = 1.17
 _TEXTS = {
     "outlier": "The loss of step {step} stands {statistic:.1f} {unit} above its trend: {change}",
     "outliers": "The loss stands far above its trend twice in a row, at step {step}: {change}",
@@ -35,9 +37,9 @@ def heavy_tail_arl0(sigmas: float, *, num_in_a_row: int = 1) -> float:
     """Mean number of healthy steps until the noise alone stands so far out.
 
     The noise is taken to be as heavy-tailed as Student's t with 4 degrees of freedom,
-    independent from step to step, and its scale as measured by the mean deviation.
+    independent from step to step.
     """
-    t = sigmas * DEVIATION_TO_SIGMA
+    t = sigmas * T4_SCALE
     width = 4.0 + t * t
     # Survival function of t with 4 degrees, written so that nothing cancels far out.
     root = math.sqrt(width)

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from slav1.detectors._cusum import clipped, cusum, cusum_limit
+from slav1.detectors._cusum import HEAVY_TAIL_RATIO, clipped, cusum, cusum_limit
 from slav1.detectors._noise import Noise, listened, noise_limit
 from slav1.detectors._trend import (
     CLIP_SIGMAS,
@@ -62,7 +62,7 @@ class Reading(NamedTuple):
         return self.variance >= self.variance_limit
 
 
-def tested(
+def observe_loss(
     memory: LossTests, loss: float, *, outlier_sigmas: float, arl0: float
 ) -> tuple[LossTests, Reading | None]:
     """Takes in one finite loss; returns what is remembered after it and what it means.
@@ -91,7 +91,7 @@ def tested(
         is_rise=is_judged and seen.is_rise,
         is_outlier=is_outlier,
         shift=shift if is_judged else 0.0,
-        shift_limit=cusum_limit(drift=SHIFT_DRIFT, arl0=arl0),
+        shift_limit=cusum_limit(drift=SHIFT_DRIFT, arl0=HEAVY_TAIL_RATIO * arl0),
         variance=noise.score if is_judged else 0.0,
         variance_limit=noise_limit(arl0),
         height=noise.height,

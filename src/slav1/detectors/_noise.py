@@ -44,7 +44,7 @@ def listened(noise: Noise, value: float, *, scale: float) -> Noise:
 
     Args:
         noise: What was known.
-        value: A finite number, at most 1e100 in size.
+        value: A finite number, at most 1e60 in size.
         scale: Standard deviation of the series around its trend, above 0.
 
     Source:

@@ -21,8 +21,8 @@ NUM_UNCLIPPED = 20
 CLIP_SIGMAS = 3.0
 # Mean absolute deviation to standard deviation, for normal data.
 DEVIATION_TO_SIGMA = 1.2533
-# Values beyond it are taken as it, so that no square of one overflows.
-LARGEST = 1e100
+# Values beyond it are taken as it, so that not even the square of a variance overflows.
+LARGEST = 1e60
 
 
 class Trend(NamedTuple):

@@ -1,5 +1,6 @@
 """Ranks that do not answer, by the contract's literal rule."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -53,7 +54,7 @@ class LivenessLiteral:
     def observe(
         self, state: LivenessLiteralState, event: Pulse
     ) -> tuple[LivenessLiteralState, Breach | None]:
-        if event.phase is Phase.DONE:
+        if event.phase is Phase.DONE or not math.isfinite(event.time_s):
             return state, None
         clock, share = ticked(state.clock, event)
         if share is None:

@@ -26,7 +26,7 @@ from slav1.detectors._loss_report import (
     heavy_tail_arl0,
     recovery_from,
 )
-from slav1.detectors._loss_tests import NUM_NEEDED, LossTests, Reading, tested
+from slav1.detectors._loss_tests import NUM_NEEDED, LossTests, Reading, observe_loss
 from slav1.detectors._round import mean_grad_norm, mean_loss
 from slav1.sample import Round
 
@@ -136,7 +136,9 @@ class LossVarianceSequential:
         reading = None
         mean, mean_norm = mean_loss(event), mean_grad_norm(event)
         if mean is not None:
-            loss, reading = tested(loss, mean, outlier_sigmas=self.outlier_sigmas, arl0=self.arl0)
+            loss, reading = observe_loss(
+                loss, mean, outlier_sigmas=self.outlier_sigmas, arl0=self.arl0
+            )
         if mean_norm is not None:
             norm = heard(norm, mean_norm)
         is_high = reading is not None and self._is_high(episode, reading)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from slav1.breach import Breach
-from slav1.detectors._cusum import cusum, cusum_limit
+from slav1.detectors._cusum import HEAVY_TAIL_RATIO, cusum, cusum_limit
 from slav1.detectors._sync import RULE, LimitRun, check_limit, over_limit, recovery_from
 from slav1.detectors._trend import CLIP_SIGMAS, Trend, begun, followed, residual
 from slav1.sample import Sample
@@ -108,7 +108,7 @@ class SyncLatencyLearned:
             return state._replace(is_slow=self._is_slower(state, share=0.5)), None
         seen = residual(state.usual, log_s, min_scale=MIN_LOG_NOISE)
         usual = followed(state.usual, log_s, seen, is_skipped=False)._replace(slope=0.0)
-        limit = cusum_limit(drift=DRIFT, arl0=self.arl0)
+        limit = cusum_limit(drift=DRIFT, arl0=HEAVY_TAIL_RATIO * self.arl0)
         score = cusum(state.score, seen.white, drift=DRIFT, clip=CLIP_SIGMAS)
         if usual.num_seen <= NUM_NEEDED:
             return state._replace(usual=usual), None

@@ -1,0 +1,287 @@
+"""What must be true of every detector, whatever it watches for."""
+
+import functools
+import json
+import math
+from io import BytesIO
+from typing import Any
+
+import pytest
+import torch
+from _detector_tools import watch, watch_from
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import slav1.detectors
+from slav1.breach import Breach, Status
+from slav1.detectors import (
+    HangLearned,
+    HangLiteral,
+    LivenessLiteral,
+    LivenessSequential,
+    LossVarianceLiteral,
+    LossVarianceSequential,
+    NonFinite,
+    StragglerSequential,
+    SyncLatencyLearned,
+    SyncLatencyLiteral,
+    SyncOutlierLiteral,
+)
+from slav1.phase import Phase
+from slav1.sample import Pulse, Round, Sample
+from slav1.state import from_plain, to_plain
+
+# Small windows, so that a short list of events gets past every warm-up.
+EVERY_DETECTOR = [
+    HangLearned(warmup_steps=1),
+    HangLiteral(warmup_steps=1),
+    LivenessLiteral(consecutive=2),
+    LivenessSequential(arl0=100),
+    LossVarianceLiteral(window=4, limit_sigmas=2),
+    LossVarianceSequential(arl0=100, outlier_sigmas=3, jump_sigmas=3, min_rise_ratio=0),
+    NonFinite(recovery_steps=1),
+    StragglerSequential(arl0=100, baseline_rounds=10),
+    SyncLatencyLearned(arl0=100, min_slowdown_ratio=1, min_excess_ms=0),
+    SyncLatencyLiteral(),
+    SyncOutlierLiteral(consecutive=2),
+]
+
+ODD = [None, 0.0, -1.0, 1e-320, 1e308, -1e308, math.inf, -math.inf, math.nan, True]
+numbers = st.sampled_from(ODD) | st.floats(min_value=0.0, max_value=2.0)
+steps = st.one_of(st.integers(0, 50), st.integers(0, 10**30))
+
+
+MEASURED = (
+    "loss",
+    "grad_norm",
+    "step_time_s",
+    "data_s",
+    "forward_s",
+    "backward_s",
+    "sync_s",
+    "optimizer_s",
+)
+
+
+def samples(ranks: st.SearchStrategy[int] = st.integers(0, 3)) -> st.SearchStrategy[Sample]:
+    return st.builds(
+        Sample,
+        rank=ranks,
+        step=steps,
+        time_s=st.floats(),
+        batch=st.sampled_from([None, 0, 10**12]),
+        non_finite=st.sampled_from([(), ("input", "loss"), ("gradient",)]),
+        is_warmup=st.booleans(),
+        **dict.fromkeys(MEASURED, numbers),
+    )
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> Round:
+    num_ranks = draw(st.sampled_from([0, 1, 2, 3, 3]))
+    members = tuple(draw(samples(st.just(rank))) for rank in range(num_ranks))
+    return Round(step=draw(steps), samples=members)
+
+
+EVENTS = {
+    Sample: samples(),
+    Round: rounds(),
+    Pulse: st.builds(
+        Pulse,
+        rank=st.integers(0, 3),
+        time_s=st.floats() | st.floats(0, 1000),
+        is_alive=st.booleans(),
+        process_state=st.sampled_from("RSDTZX?"),
+        step=steps,
+        phase=st.sampled_from(Phase),
+        since_progress_s=st.floats() | st.floats(0, 1000),
+        num_steps=st.integers(0, 100),
+        exit_reason=st.sampled_from([None, "killed"]),
+    ),
+}
+
+
+def healthy(kind: type, number: int) -> Any:
+    """An ordinary event, so that the odd ones meet a detector that has warmed up."""
+    spread = 1.0 + 0.02 * math.sin(12.9898 * number)
+    members = tuple(
+        Sample(
+            rank=rank,
+            step=number,
+            time_s=0.2 * number,
+            loss=2.0 * spread,
+            grad_norm=0.2 * spread,
+            step_time_s=0.2 * spread,
+            data_s=0.01 * spread,
+            forward_s=0.05 * spread,
+            backward_s=0.1 * spread,
+            sync_s=0.01 * spread,
+            optimizer_s=0.01 * spread,
+            batch=number,
+        )
+        for rank in range(3)
+    )
+    if kind is Sample:
+        return members[0]
+    if kind is Round:
+        return Round(step=number, samples=members)
+    return Pulse(
+        rank=0,
+        time_s=0.1 * number,
+        is_alive=True,
+        process_state="S",
+        step=number,
+        phase=Phase.FORWARD,
+        since_progress_s=0.01,
+        num_steps=number,
+    )
+
+
+@functools.cache
+def warmed_up(detector: Any, num_events: int) -> Any:
+    events = [healthy(kind, n) for n in range(num_events) for kind in detector.WATCHES]
+    return watch_from(detector, detector.start(), events)[0]
+
+
+def events_for(detector: Any) -> st.SearchStrategy[list[Any]]:
+    return st.lists(st.one_of(*(EVENTS[kind] for kind in detector.WATCHES)), max_size=6)
+
+
+def through_json(detector: Any, state: Any) -> Any:
+    return from_plain(detector.start(), json.loads(json.dumps(to_plain(state))))
+
+
+def through_torch(detector: Any, state: Any) -> Any:
+    file = BytesIO()
+    torch.save(to_plain(state), file)
+    file.seek(0)
+    return from_plain(detector.start(), torch.load(file, weights_only=True))
+
+
+every_detector = pytest.mark.parametrize(
+    "detector", EVERY_DETECTOR, ids=lambda detector: type(detector).__name__
+)
+thorough = settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+
+
+def test_every_public_detector_is_held_to_this_contract():
+    """
+    A detector that is exported is in the list above.
+    """
+    assert sorted(type(detector).__name__ for detector in EVERY_DETECTOR) == slav1.detectors.__all__
+
+
+@every_detector
+def test_says_what_it_is_for(detector):
+    """
+    Rule, variant, kinds of event and number of samples needed are on the class.
+    """
+    kind = type(detector)
+
+    assert kind.RULE and kind.RULE.islower()
+    assert kind.VARIANT in {"literal", "learned", "sequential"}
+    assert set(kind.WATCHES) <= {Sample, Round, Pulse}
+    assert kind.NUM_SAMPLES_NEEDED >= 1
+
+
+@every_detector
+@given(data=st.data())
+@thorough
+def test_resume_changes_nothing(detector, data):
+    """
+    A run that is saved, loaded and continued finds exactly what an unbroken run finds.
+    """
+    state = warmed_up(detector, data.draw(st.sampled_from([0, 1, 60])))
+    state, _ = watch_from(detector, state, data.draw(events_for(detector)))
+    after = data.draw(events_for(detector))
+    save_and_load = data.draw(st.sampled_from([through_json, through_torch]))
+
+    resumed = watch_from(detector, save_and_load(detector, state), after)
+    unbroken = watch_from(detector, state, after)
+
+    assert repr(unbroken) == repr(resumed)  # repr, so that NaN equals NaN
+
+
+@every_detector
+@given(data=st.data())
+@thorough
+def test_is_pure(detector, data):
+    """
+    The same events give the same memory and findings, whatever was watched in between,
+    and nothing that was handed in changes.
+    """
+    events = data.draw(events_for(detector))
+    before = repr((detector, events))
+    state = warmed_up(detector, 60)
+    unchanged = repr(state)
+
+    first = watch_from(detector, state, events)
+    watch(detector, reversed(events))
+    second = watch_from(detector, state, events)
+
+    assert repr(first) == repr(second)
+    assert repr((detector, events)) == before
+    assert repr(state) == unchanged
+
+
+@every_detector
+@given(data=st.data())
+@thorough
+def test_takes_anything(detector, data):
+    """
+    NaN, infinite, huge, negative and missing numbers raise nothing, and what is found is
+    whole: the detector's own rule, a message, and facts that JSON can hold.
+    """
+    state = warmed_up(detector, data.draw(st.sampled_from([0, 60])))
+
+    _, found = watch_from(detector, state, data.draw(events_for(detector)))
+
+    for breach in found:
+        assert isinstance(breach, Breach)
+        assert breach.rule == detector.RULE
+        assert breach.message.endswith(".")
+        assert isinstance(breach.status, Status)
+        json.dumps(dict(breach.evidence))
+
+
+@every_detector
+@given(data=st.data())
+@thorough
+def test_odd_events_do_not_poison_it(detector, data):
+    """
+    No NaN or infinity gets into the memory, so none can silence a detector for good.
+    """
+    state, _ = watch_from(detector, warmed_up(detector, 60), data.draw(events_for(detector)))
+
+    assert all(math.isfinite(number) for number in numbers_in(to_plain(state)))
+
+
+@every_detector
+def test_memory_does_not_grow(detector):
+    """
+    After a thousand events the memory is about as large as after two thousand.
+    """
+    early = len(json.dumps(to_plain(warmed_up(detector, 1_000))))
+    late = len(json.dumps(to_plain(warmed_up(detector, 2_000))))
+
+    assert late < 1.2 * early + 200
+
+
+@every_detector
+def test_settings_cannot_change(detector):
+    """
+    A detector is frozen: no memory can hide in it from the checkpoint.
+    """
+    with pytest.raises((AttributeError, TypeError)):
+        detector.RULE_OF_THUMB = 1
+    assert not hasattr(detector, "__dict__")
+
+
+def numbers_in(plain: Any) -> list[float]:
+    if isinstance(plain, dict):
+        return [number for part in plain.values() for number in numbers_in(part)]
+    if isinstance(plain, list):
+        return [number for part in plain for number in numbers_in(part)]
+    return [] if isinstance(plain, str) else [plain]

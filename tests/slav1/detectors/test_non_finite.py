@@ -1,0 +1,87 @@
+"""NaN and infinity."""
+
+import math
+from typing import Any
+
+import pytest
+from _detector_tools import brief, watch
+
+from slav1.detectors import NonFinite
+from slav1.sample import Sample
+
+
+def sample(step: int, **values: Any) -> Sample:
+    return Sample(rank=1, step=step, time_s=float(step), **({"loss": 2.0} | values))
+
+
+def test_names_rank_step_batch_and_what_was_first():
+    """
+    A NaN loss gives one breach to act on that says where it came from.
+    """
+    bad = sample(7, loss=math.nan, batch=14, non_finite=("input", "loss", "gradient"))
+
+    (breach,) = watch(NonFinite(), [sample(6), bad])
+
+    assert (breach.rank, breach.step, breach.is_actionable) == (1, 7, True)
+    assert breach.evidence["first"] == "input"
+    assert breach.evidence["batch"] == 14
+    assert "rank 1" in breach.message and "batch 14" in breach.message
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_needs_no_help_to_see_the_loss(loss):
+    """
+    A loss that is not finite is seen although nothing else was looked at.
+    """
+    (breach,) = watch(NonFinite(), [sample(0, loss=loss)])
+
+    assert breach.evidence["first"] == "loss"
+
+
+def test_an_incident_has_one_begin_and_one_end():
+    """
+    Ten bad steps are one breach; five finite ones in a row close it, four do not.
+    """
+    steps = [sample(i, loss=math.nan) for i in range(10)]
+    steps += [sample(i) for i in range(10, 14)]
+    steps += [sample(14, loss=math.nan)]
+    steps += [sample(i) for i in range(15, 30)]
+
+    assert brief(watch(NonFinite(), steps)) == [(0, "breach"), (19, "recovered")]
+
+
+def test_an_infinite_gradient_alone_is_only_logged():
+    """
+    Mixed precision skips steps with infinite gradients: no action, until the loss follows.
+    """
+    steps = [sample(3, grad_norm=math.inf), sample(4, loss=math.nan, grad_norm=math.nan)]
+
+    found = watch(NonFinite(), steps)
+
+    assert [(b.step, b.is_actionable) for b in found] == [(3, False), (4, True)]
+
+
+def test_broken_parameters_are_acted_on_whatever_the_loss():
+    """
+    Parameters that are not finite lose the step even where the loss still is.
+    """
+    (breach,) = watch(NonFinite(), [sample(0, non_finite=("parameters",))])
+
+    assert breach.is_actionable
+
+
+def test_unknown_values_close_nothing():
+    """
+    Steps without a loss and without a gradient norm say nothing about recovery.
+    """
+    steps = [sample(0, loss=math.nan), *(sample(i, loss=None) for i in range(1, 20))]
+
+    assert brief(watch(NonFinite(), steps)) == [(0, "breach")]
+
+
+def test_refuses_an_impossible_setting():
+    """
+    An incident must take at least one finite step to close.
+    """
+    with pytest.raises(ValueError, match="recovery_steps must be at least 1, got 0"):
+        NonFinite(recovery_steps=0)
