@@ -19,6 +19,9 @@ from slav1.phase import Phase
 LINE_EVERY_S = 1.0
 """Pause between two plain lines, in seconds."""
 
+DRAW_EVERY_S = 0.25
+"""Pause between two live pictures, in seconds: drawing takes time from the ranks."""
+
 NUM_COLUMNS = 100
 """Width of the output where there is no terminal to ask."""
 
@@ -94,12 +97,16 @@ class LiveView:
         self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._live.start()
+        self._next_picture_s = 0.0
 
     def show_event(self, entry: Entry, elapsed_s: float) -> None:
         if is_shown(entry):
             self._console.print(event_line(entry, elapsed_s))
 
     def show_progress(self, picture: Picture) -> None:
+        if picture.elapsed_s < self._next_picture_s:
+            return
+        self._next_picture_s = picture.elapsed_s + DRAW_EVERY_S
         self._live.update(_drawn(picture), refresh=True)
 
     def close(self) -> None:
@@ -208,15 +215,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def _drawn(picture: Picture) -> RenderableType:
-    head = Table.grid(padding=(0, 2))
-    step = picture.step or 0
-    head.add_row(
-        f"{picture.elapsed_s:5.1f} s",
-        f"step {step:>4} of {picture.num_steps}",
-        ProgressBar(total=picture.num_steps, completed=step, width=40),
-        picture.stage if picture.stage != "training" else "",
-    )
-    parts: list[RenderableType] = ["", head]
+    parts: list[RenderableType] = ["", _head(picture)]
     if picture.losses:
         first, last = picture.losses[0], picture.losses[-1]
         curve = sparkline(picture.losses, 56)
@@ -224,6 +223,20 @@ def _drawn(picture: Picture) -> RenderableType:
     if picture.ranks:
         parts.append(_ranks_table(picture.ranks))
     return Group(*parts)
+
+
+def _head(picture: Picture) -> RenderableType:
+    elapsed = f"{picture.elapsed_s:6.1f} s"
+    if picture.stage != "training":
+        return f"{elapsed}  {picture.stage}"
+    head = Table.grid(padding=(0, 2))
+    step = picture.step or 0
+    head.add_row(
+        elapsed,
+        f"step {step:>4} of {picture.num_steps}",
+        ProgressBar(total=picture.num_steps, completed=step, width=40),
+    )
+    return head
 
 
 def _ranks_table(ranks: Sequence[RankNow]) -> Table:
