@@ -171,7 +171,7 @@ def test_a_rank_that_dies_or_stops_in_the_middle_is_named(launch, trouble):
 
     error = same_on_all(ended, [0, 1])
     assert (error["answered"], error["silent"]) == ([0, 1], [2])
-    assert max(said(ended, rank)["seconds_s"] for rank in (0, 1)) < TIMEOUT_S + SLACK_S + 2
+    assert max(said(ended, rank)["seconds_s"] for rank in (0, 1)) < TIMEOUT_S + SLACK_S
 
 
 def test_a_stopped_store_host_holds_nobody(launch):
@@ -188,7 +188,7 @@ def test_a_stopped_store_host_holds_nobody(launch):
 
     assert said(ended, 1)["silent"] == [0]
     assert "the job's store" in said(ended, 1)["reason"]
-    assert said(ended, 1)["seconds_s"] < TIMEOUT_S + SLACK_S + 2
+    assert said(ended, 1)["seconds_s"] < TIMEOUT_S + SLACK_S
 
 
 def test_without_a_process_group_it_says_what_is_missing(launch):
@@ -219,9 +219,10 @@ def test_nccl_answers(launch, num_gpus):
     )
 
     assert ended.succeeded(), str(ended)
-    expected = [["default", "nccl", "cuda", list(range(num_ranks))]]
-    assert said(ended, 0)["groups"] == expected
-    assert said(ended, 0)["is_nccl"]
+    for rank in range(num_ranks):
+        expected = [["default", "nccl", f"cuda:{rank}", list(range(num_ranks))]]
+        assert said(ended, rank)["groups"] == expected
+        assert said(ended, rank)["is_nccl"]
 
 
 @pytest.mark.gpu

@@ -34,7 +34,7 @@ class Channel:
     """For example ``gloo`` or ``nccl``."""
 
     device: str
-    """Where its tensors live, for example ``cpu`` or ``cuda``."""
+    """Where its tensors live, for example ``cpu`` or ``cuda:1``."""
 
     ranks: tuple[int, ...]
     """Global ranks of the group, in the order of the group."""
@@ -55,7 +55,7 @@ def own_channels() -> list[Channel]:
             group=group,
             name=_name_of(group),
             backend=backend,
-            device=device,
+            device=_own_device(device),
             ranks=tuple(dist.get_process_group_ranks(group)),
         )
         for group in c10d._world.pg_map
@@ -162,6 +162,15 @@ def view_mistake(views: Sequence[Sequence[int]], ranks: Sequence[int]) -> str | 
                 "(rank, place in the group, size of the group, its members)"
             )
     return None
+
+
+def _own_device(kind: str) -> str:
+    import torch
+
+    if kind == "cpu":
+        return kind
+    # The probe runs in a thread, and a thread of its own starts on device 0.
+    return f"{kind}:{torch.get_device_module(kind).current_device()}"
 
 
 def _with_timeout(options: Any, deadline_s: float) -> Any:

@@ -85,7 +85,7 @@ class GroupHealth:
     """For example ``gloo`` or ``nccl``."""
 
     device: str
-    """Where the probe's tensors were, for example ``cpu`` or ``cuda``."""
+    """Where the probe's tensors were, for example ``cpu`` or ``cuda:1``."""
 
     ranks: tuple[int, ...]
     """Global ranks of the group."""
@@ -183,7 +183,7 @@ def validate_nccl_health(timeout_sec: float = 15.0) -> HealthReport:
     try:
         verdict = _agree(board, probe, rank=rank, world_size=world_size, timeout_s=timeout_s)
     finally:
-        board.close()
+        board.close(ANSWER_S)
     if not verdict["is_healthy"]:
         raise _error_of(verdict)
     report = HealthReport(rank=rank, world_size=world_size, groups=tuple(probe.results))
@@ -231,7 +231,7 @@ class _Probe:
             # Whatever it was, this rank could not take part, and all ranks must hear so.
             # The first line: what follows is a C++ trace.
             first_line = next(iter(str(error).splitlines()), "")
-            self.mistake = f"the backend says: {type(error).__name__}: {first_line}"
+            self.mistake = f"the backend says: {type(error).__name__}: {first_line:.200}"
             _log.debug("validate_nccl_health: %s", self.mistake, exc_info=error)
         self.is_done.set()
 
@@ -259,7 +259,10 @@ def _agree(board: Board, probe: _Probe, *, rank: int, world_size: int, timeout_s
                 late = as_ranges(everyone - board.present(DONE))
                 reason = f"it answered here, but ranks {late} did not end their probes in time"
             return _conclude(board, probe.channel, rank, reason)
-        probe.is_done.wait(LOOK_S) if not is_well else time.sleep(LOOK_S / 4)
+        if is_well:
+            time.sleep(LOOK_S / 4)
+        else:
+            probe.is_done.wait(LOOK_S)
     return board.verdict
 
 
@@ -272,8 +275,9 @@ def _conclude(board: Board, channel: Channel, rank: int, reason: str) -> Verdict
         if board.verdict is not None:
             return board.verdict
         time.sleep(LOOK_S)
-    if not board.look(ANSWER_S):
-        reason += "; the job's store can't be reached either: it lives with rank 0"
+    has_store = board.look(ANSWER_S)
+    if not has_store:
+        reason += "; the job's store can't be reached either: look at its host, usually rank 0"
     alive = board.present(ALIVE) | {rank}
     return board.conclude(
         {
@@ -285,7 +289,7 @@ def _conclude(board: Board, channel: Channel, rank: int, reason: str) -> Verdict
             "reason": reason,
             "found_by": rank,
         },
-        CONCLUDE_S,
+        CONCLUDE_S if has_store else 0.0,
     )
 
 
