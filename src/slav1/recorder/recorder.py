@@ -86,6 +86,10 @@ class Recorder:
             self._sync_ns += waited
             self._spent_ns[_BACKWARD] -= waited
 
+    def leave_out(self, waited_ns: int) -> None:
+        """Takes time that was spent waiting for other ranks out of the phase in hand."""
+        self._spent_ns[self._phase] -= waited_ns
+
     def count_batch(self) -> None:
         """Says that one more batch has begun."""
         self._words[_NUM_BATCHES] += 1

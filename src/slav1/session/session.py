@@ -3,11 +3,13 @@
 import atexit
 import contextlib
 import faulthandler
+import multiprocessing
 import os
 import select
 import signal
 import socket
 import threading
+from multiprocessing import util
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any
@@ -17,13 +19,20 @@ from slav1.recorder import Block, Recorder
 from slav1.recorder.command import CommandReader
 from slav1.recorder.layout import Word
 from slav1.session import messages
-from slav1.session.start_monitor import RunningMonitor
+from slav1.session.dying import dying_of
+from slav1.session.start_monitor import END_LIMIT_S, RunningMonitor
 
 STACK_SIGNAL = int(signal.SIGURG)
 """Asks for stacks. Ignored by default, so a process that is not ready for it lives on."""
 
 ANSWER_LIMIT_S = 3.0
 """How long an answer of the monitor is waited for, in seconds."""
+
+FAILED_END_LIMIT_S = 1.0
+"""How long a rank that failed waits for its monitor's last lines, in seconds: the other
+ranks may be waiting for just this process to end."""
+
+_IN_ORDER = ("finished", "exit")
 
 
 class SessionError(RuntimeError):
@@ -51,7 +60,10 @@ class Session:
         self._monitor: RunningMonitor | None = None
         self._is_open = True
         self.command = CommandReader(self._block.words, self.is_monitor_alive)
-        atexit.register(self.leave, "exit")
+        atexit.register(self._leave_at_exit)
+        if multiprocessing.parent_process() is not None:
+            # A forked child of multiprocessing ends without the interpreter's exit hooks.
+            util.Finalize(None, self._leave_at_exit, exitpriority=100)
 
     def connect(self, *, token: str, node: int, local_rank: int, limit_s: float) -> None:
         """Puts this rank under watch of its node's monitor.
@@ -142,7 +154,7 @@ class Session:
         if not self._is_open or os.getpid() != self._pid:
             return
         self._is_open = False
-        atexit.unregister(self.leave)
+        atexit.unregister(self._leave_at_exit)
         self._say(messages.Goodbye(reason=reason))
         if self._socket is not None:
             self._hear()
@@ -156,7 +168,18 @@ class Session:
             os.close(self._stack_fd)
         self._block.close()
         if self._monitor is not None:
-            self._monitor.wait()
+            self._monitor.wait(END_LIMIT_S if reason in _IN_ORDER else FAILED_END_LIMIT_S)
+
+    def _leave_at_exit(self) -> None:
+        """The process ends and the host has not said why."""
+        if not self._is_open or os.getpid() != self._pid:
+            return
+        error = dying_of()
+        if error is None:
+            self.leave("exit")
+            return
+        self.fail(error, None)
+        self.leave(type(error).__name__)
 
     def _open_stack_file(self) -> int:
         self._stack_fd = os.memfd_create("slav1-stacks", os.MFD_CLOEXEC)

@@ -44,7 +44,9 @@ def resolve(
     if run_dir is None and (given := environment.get("SLA_RUN_DIR")):
         _log.info("The run directory comes from SLA_RUN_DIR: %s", given)
         run_dir = given
-    return Resolved(_as_contract("L1" if contract is None else contract), Path(run_dir or "sla_runs"))
+    return Resolved(
+        _as_contract("L1" if contract is None else contract), Path(run_dir or "sla_runs")
+    )
 
 
 def _as_contract(contract: Contract | str | Path) -> Contract:

@@ -29,7 +29,7 @@ class RunningMonitor(Protocol):
     address: str
     """ZeroMQ address of the coordinator."""
 
-    def wait(self) -> bool:
+    def wait(self, limit_s: float) -> bool:
         """Waits until it has written its last line; returns whether it did in time."""
         ...
 
@@ -85,9 +85,9 @@ class MonitorProcess:
             raise MonitorStartError(f"The monitor process could not start: {reason}")
         return answer["address"]
 
-    def wait(self) -> bool:
+    def wait(self, limit_s: float) -> bool:
         try:
-            self._process.wait(END_LIMIT_S)
+            self._process.wait(limit_s)
         except subprocess.TimeoutExpired:
             # It goes on waiting for other ranks and ends by itself; it is no child to
             # worry about, since nobody but us could ever collect its exit status.
@@ -115,8 +115,8 @@ class MonitorThread:
         self._thread = threading.Thread(target=self._run, name="slav1-monitor", daemon=True)
         self._thread.start()
 
-    def wait(self) -> bool:
-        self._thread.join(END_LIMIT_S)
+    def wait(self, limit_s: float) -> bool:
+        self._thread.join(limit_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:

@@ -1,0 +1,115 @@
+"""The models and optimizers that Accelerate prepared, and the hooks on them."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from weakref import WeakSet
+
+from torch import nn
+from torch.optim import Optimizer
+
+from slav1.torch_signals import OwnWorkEnd
+
+
+class Prepared:
+    """What a run watches of the user's objects. Keeps none of them alive."""
+
+    def __init__(
+        self,
+        *,
+        own_work_ends: Callable[[], None],
+        before_step: Callable[[Optimizer], None] | None,
+        after_step: Callable[[Optimizer], None],
+    ) -> None:
+        """Starts with nothing.
+
+        Args:
+            own_work_ends: Called in each backward of a model that syncs its gradients,
+                when the last of them is ready on this rank.
+            before_step: Called before each real step of an optimizer.
+            after_step: Called after it; what it raises reaches the user's loop.
+        """
+        self._own_work_ends = own_work_ends
+        self._before_step = before_step
+        self._after_step = after_step
+        self._models: WeakSet[nn.Module] = WeakSet()
+        self._optimizers: WeakSet[Optimizer] = WeakSet()
+        self._own_work: list[OwnWorkEnd] = []
+        self._hooks: list[Any] = []
+
+    @property
+    def num_optimizers(self) -> int:
+        """Optimizers that are still there."""
+        return len(self._optimizers)
+
+    def add(self, item: nn.Module | Optimizer) -> None:
+        """Watches a prepared model or optimizer; one that is known stays as it is.
+
+        The hooks on an optimizer are torch's own and lie on the one underneath: they see
+        real steps only, neither those left out while gradients accumulate nor those that
+        mixed precision skips.
+        """
+        if isinstance(item, nn.Module):
+            self._add_model(item)
+        else:
+            self._add_optimizer(item)
+
+    def is_training(self) -> bool:
+        """Whether any model is in training mode; True if there is no model."""
+        models = list(self._models)
+        return not models or any(model.training for model in models)
+
+    def syncs_gradients(self) -> bool:
+        """Whether a backward that begins now ends in a gradient sync of its own."""
+        return any(getattr(model, "require_backward_grad_sync", False) for model in self._models)
+
+    def leave_out_sync(self) -> Callable[[], None]:
+        """Lets the next backward of this rank leave out its sync; returns the way back."""
+        syncing: list[Any] = [
+            model for model in self._models if getattr(model, "require_backward_grad_sync", False)
+        ]
+        for model in syncing:
+            model.require_backward_grad_sync = False
+
+        def undo() -> None:
+            for model in syncing:
+                model.require_backward_grad_sync = True
+
+        return undo
+
+    def settle(self) -> None:
+        """After a synced backward: keeps only the hook that marks the end of own work."""
+        for own_work in self._own_work:
+            if not own_work.is_settled:
+                own_work.settle()
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """All parameters of all models."""
+        for model in self._models:
+            yield from model.parameters()
+
+    def remove(self) -> None:
+        """Takes all hooks away and forgets all objects."""
+        for hook in self._hooks:
+            hook.remove()
+        for own_work in self._own_work:
+            own_work.remove()
+        self._hooks, self._own_work = [], []
+        self._models, self._optimizers = WeakSet(), WeakSet()
+
+    def _add_model(self, model: nn.Module) -> None:
+        if model in self._models:
+            return
+        self._models.add(model)
+        if hasattr(model, "require_backward_grad_sync"):
+            self._own_work.append(OwnWorkEnd(model, self._own_work_ends))
+
+    def _add_optimizer(self, optimizer: Optimizer) -> None:
+        inner = getattr(optimizer, "optimizer", optimizer)
+        if not isinstance(inner, Optimizer) or inner in self._optimizers:
+            return
+        self._optimizers.add(inner)
+        before_step, after_step = self._before_step, self._after_step
+        if before_step is not None:
+            begin = before_step
+            self._hooks.append(inner.register_step_pre_hook(lambda which, *_: begin(which)))
+        self._hooks.append(inner.register_step_post_hook(lambda which, *_: after_step(which)))

@@ -1,0 +1,118 @@
+"""The one watched run of this process.
+
+Shared by all ``SLAAccelerator`` objects of the process, as Accelerate shares its own
+state among them: programs make several of them, and make them again.
+"""
+
+import json
+import os
+import sys
+from typing import Any
+
+from sla_accelerate._place import check_launch, place_of
+from sla_accelerate._watch import Watch
+from sla_accelerate.actions import OnStop, TrainingStoppedError
+from slav1.session import RunSettings, join
+from slav1.session.rendezvous import job_rendezvous
+from slav1.session.settings_source import Resolved
+from slav1.testing import planned_faults
+
+JOIN_LIMIT_S = 1800.0
+"""How long ranks may come to their first ``prepare`` one after another, in seconds."""
+
+
+class _Shared:
+    watch: Watch | None = None
+    settings: Resolved | None = None
+    handled: BaseException | None = None
+    """Exception that was being handled already when the run began; not its fault."""
+
+
+def current() -> Watch | None:
+    """The run that is being recorded; None if there is none."""
+    watch = _Shared.watch
+    return None if watch is None or watch.is_over else watch
+
+
+def stopped() -> Watch | None:
+    """The last run, if the contract has stopped it."""
+    watch = _Shared.watch
+    return None if watch is None or watch.stopped_at is None else watch
+
+
+def begin(state: Any, settings: Resolved, on_stop: OnStop) -> Watch:
+    """Joins the run, on all ranks; returns the one that is open if there is one.
+
+    Args:
+        state: Any ``accelerate.Accelerator``: knows ranks and device.
+        settings: Contract and run directory.
+        on_stop: What a stop does.
+
+    Raises:
+        ValueError: If the open run has another contract, or the launcher's processes do
+            not know of each other.
+        SessionError: If the run could not be opened; raised on every rank.
+    """
+    if (watch := current()) is not None:
+        if settings != _Shared.settings:
+            raise ValueError(
+                "contract and run_dir must be those of the run that is open: all "
+                "SLAAccelerator objects of a process share one run. Call end_training() "
+                "first, or give both the same."
+            )
+        return watch
+    rank, world_size = state.process_index, state.num_processes
+    check_launch(world_size, os.environ)
+    place = place_of(rank, world_size, os.environ)
+    session = join(
+        RunSettings(
+            contract=settings.contract,
+            run_dir=settings.run_dir,
+            rank=rank,
+            local_rank=state.local_process_index,
+            world_size=world_size,
+            node=place.node,
+            num_nodes=place.num_nodes,
+            join_limit_s=JOIN_LIMIT_S,
+        ),
+        job_rendezvous(),
+    )
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    watch = Watch(
+        session,
+        on_stop=on_stop,
+        faults=planned_faults(rank, world_size, attempt=attempt),
+        keeps_batch=state.device.type == "cpu",
+    )
+    _Shared.watch, _Shared.settings, _Shared.handled = watch, settings, sys.exc_info()[1]
+    return watch
+
+
+def agree_on_step(rank: int, step: int) -> int:
+    """Hands rank 0's number of a step to all ranks; each of them must call it.
+
+    Ranks act together at the step of one number, so they must not take it from files
+    that one of them may lack.
+    """
+    rendezvous = job_rendezvous()
+    if rank == 0:
+        rendezvous.publish(json.dumps(step).encode())
+        return step
+    return int(json.loads(rendezvous.fetch(JOIN_LIMIT_S)))
+
+
+def end(error: BaseException | None) -> None:
+    """Leaves the run.
+
+    Args:
+        error: Exception that is being handled while the host ends the training; None
+            if there is none.
+    """
+    watch, _Shared.watch = _Shared.watch, None
+    if watch is None or watch.is_over:
+        return
+    if error is None or error is _Shared.handled or isinstance(error, TrainingStoppedError):
+        watch.leave("finished")
+        return
+    watch.session.fail(error, watch.step + 1)
+    watch.leave(type(error).__name__)

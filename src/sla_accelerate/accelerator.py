@@ -1,0 +1,277 @@
+"""The drop-in for ``accelerate.Accelerator`` that puts a loop under the contract."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+from accelerate import Accelerator  # type: ignore[import-untyped]
+from accelerate.utils import gather_object  # type: ignore[import-untyped]
+from torch import nn
+from torch.optim import Optimizer
+
+from sla_accelerate import _runs, _side_file
+from sla_accelerate._watch import Watch
+from sla_accelerate.actions import check_on_stop
+from sla_accelerate.telemetry import watch_fetches
+from slav1.contract import Contract
+from slav1.phase import Phase
+from slav1.session.settings_source import resolve
+
+_PHASES = {"evaluation": Phase.EVALUATION, "checkpoint": Phase.CHECKPOINT}
+
+
+class SLAAccelerator(Accelerator):  # type: ignore[misc]
+    """An ``accelerate.Accelerator`` whose training is watched by a stability contract.
+
+    The loop stays as it is. It measures in the trainer and judges outside of it, so a
+    rank that hangs or dies is found as well. All ranks join the run at the first
+    ``prepare``. A step ends with a real optimizer step; with several optimizers, once
+    an iteration. When the contract stops training, ``optimizer.step()`` raises
+    :class:`~sla_accelerate.TrainingStoppedError` on all ranks at the end of the same
+    step. ``end_training()`` leaves the run.
+
+    An evaluation is recognised by gradients being off, by no prepared model being in
+    training mode, or by the end of an epoch. Another one, longer than the contract lets a
+    step last (``hang.limit_s``), belongs into :meth:`sla_phase`.
+
+    All objects of this class in one process share one run, as they share Accelerate's
+    own state. DDP and one process are supported; with sharded models steps, losses and
+    stops work too, but waiting for other ranks is not told from own work.
+
+    Example:
+        >>> accelerator = SLAAccelerator(contract="L1", cpu=True)
+        >>> accelerator.sla_stopped_at is None
+        True
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        contract: str | Contract | None = None,
+        run_dir: str | None = None,
+        on_stop: str = "raise",
+        **kwargs: Any,
+    ) -> None:
+        """Stores the settings; nothing is started before the first ``prepare``.
+
+        Args:
+            args: As for ``accelerate.Accelerator``.
+            contract: ``L1``, ``L2``, ``L3``, the path of a contract file, or a
+                ``Contract``. Default: ``SLA_CONTRACT``, else ``L1``.
+            run_dir: Folder in which each run gets a folder of its own. Default:
+                ``SLA_RUN_DIR``, else ``sla_runs``.
+            on_stop: ``raise`` ends the loop by ``TrainingStoppedError``; ``flag`` only
+                turns :attr:`sla_should_stop` on, and the loop must look at it after
+                each step.
+            kwargs: As for ``accelerate.Accelerator``.
+
+        Raises:
+            ValueError: If ``on_stop`` is neither, or the contract can't be used.
+        """
+        self._sla_on_stop = check_on_stop(on_stop)
+        self._sla_settings = resolve(contract, run_dir, os.environ)
+        self._sla_objects: WeakSet[nn.Module | Optimizer] = WeakSet()
+        self._sla_folder: Path | None = None
+        super().__init__(*args, **kwargs)
+        self.register_save_state_pre_hook(lambda _, __, folder: self._sla_note_folder(folder))
+        self.register_load_state_pre_hook(lambda _, folder: self._sla_note_folder(folder))
+
+    @property
+    def sla_should_stop(self) -> bool:
+        """Whether the contract has stopped training; turns True on all ranks at the end
+        of the same step."""
+        return _runs.stopped() is not None
+
+    @property
+    def sla_stopped_at(self) -> int | None:
+        """Step at whose end the contract stopped training; None if it did not."""
+        watch = _runs.stopped()
+        return None if watch is None else watch.stopped_at
+
+    @property
+    def sla_run_folder(self) -> Path | None:
+        """Folder of the run; None if there is none."""
+        watch = _runs.current() or _runs.stopped()
+        return None if watch is None else watch.session.run_folder
+
+    def sla_phase(self, name: str) -> AbstractContextManager[None]:
+        """Marks something in the loop that is no part of a step and has its own limits.
+
+        Args:
+            name: ``evaluation`` or ``checkpoint``.
+
+        Raises:
+            ValueError: If it is none of these.
+        """
+        if name not in _PHASES:
+            raise ValueError(f"sla_phase must be {' or '.join(map(repr, _PHASES))}, got {name!r}.")
+        return self._sla_aside(_PHASES[name])
+
+    def prepare(self, *args: Any, **kwargs: Any) -> Any:
+        """As the host's; joins the run first."""
+        self._sla_begin()
+        prepared = super().prepare(*args, **kwargs)
+        for item in prepared if isinstance(prepared, tuple) else (prepared,):
+            self._sla_adopt(item)
+        return prepared
+
+    def prepare_model(self, *args: Any, **kwargs: Any) -> Any:
+        """As the host's; the model is watched."""
+        return self._sla_adopt(super().prepare_model(*args, **kwargs))
+
+    def prepare_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """As the host's; the optimizer is watched."""
+        return self._sla_adopt(super().prepare_optimizer(*args, **kwargs))
+
+    def prepare_data_loader(self, *args: Any, **kwargs: Any) -> Any:
+        """As the host's; the loader is watched."""
+        loader = super().prepare_data_loader(*args, **kwargs)
+        watch_fetches(loader, _runs.current)
+        return loader
+
+    def skip_first_batches(self, *args: Any, **kwargs: Any) -> Any:
+        """As the host's; the loader is watched."""
+        loader = super().skip_first_batches(*args, **kwargs)
+        watch_fetches(loader, _runs.current)
+        return loader
+
+    def backward(self, loss: Any, **kwargs: Any) -> None:
+        """As the host's.
+
+        Raises:
+            TrainingStoppedError: If the contract has stopped training and the loop went on.
+        """
+        watch = _runs.current() or self._sla_go_on()
+        loss = watch.begin_backward(loss)
+        super().backward(loss, **kwargs)
+        watch.end_backward(has_gradients=self.sync_gradients)
+
+    @contextmanager
+    def join_uneven_inputs(
+        self, joinables: Any, even_batches: bool | None = None
+    ) -> Iterator[None]:
+        """Collective. As the host's; when it is over all ranks count steps alike again."""
+        are_even = self.even_batches if even_batches is None else even_batches
+        watch = None if are_even else _runs.current()
+        if watch is not None:
+            watch.are_batches_uneven = True
+        with super().join_uneven_inputs(joinables, even_batches=even_batches):
+            yield
+        if watch is not None:
+            watch.step = max(gather_object([watch.step]))
+
+    def gather(self, tensor: Any) -> Any:
+        """As the host's; waiting in it is no work."""
+        with self._sla_with_peers():
+            return super().gather(tensor)
+
+    def reduce(self, *args: Any, **kwargs: Any) -> Any:
+        """As the host's; waiting in it is no work."""
+        with self._sla_with_peers():
+            return super().reduce(*args, **kwargs)
+
+    def wait_for_everyone(self) -> None:
+        """As the host's; waiting in it is no work."""
+        with self._sla_with_peers():
+            super().wait_for_everyone()
+
+    def unwrap_model(self, *args: Any, **kwargs: Any) -> Any:
+        """As the host's; a sign of life, and of an evaluation if the model is in that mode."""
+        watch = _runs.current()
+        if watch is not None:
+            watch.note_progress()
+        return super().unwrap_model(*args, **kwargs)
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """As the host's; has the limits of a checkpoint."""
+        with self._sla_aside(Phase.CHECKPOINT):
+            super().save(*args, **kwargs)
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """As the host's; has the limits of a checkpoint."""
+        with self._sla_aside(Phase.CHECKPOINT):
+            super().save_model(*args, **kwargs)
+
+    def get_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """As the host's; has the limits of a checkpoint."""
+        with self._sla_aside(Phase.CHECKPOINT):
+            return super().get_state_dict(*args, **kwargs)
+
+    def save_state(self, *args: Any, **kwargs: Any) -> Any:
+        """As the host's; the detectors' memories lie beside the checkpoint's files."""
+        with self._sla_aside(Phase.CHECKPOINT):
+            location = super().save_state(*args, **kwargs)
+            watch = _runs.current()
+            if watch is not None and self.process_index == 0 and self._sla_folder is not None:
+                saved = _side_file.Saved(watch.step, watch.session.ask_state())
+                _side_file.write(self._sla_folder, saved)
+        return location
+
+    def load_state(self, *args: Any, **kwargs: Any) -> None:
+        """As the host's, on every rank; the detectors go on from their saved memories.
+
+        Steps are counted on from the saved one if this process has not made any yet.
+        """
+        watch = self._sla_begin()
+        with self._sla_aside(Phase.CHECKPOINT):
+            super().load_state(*args, **kwargs)
+            saved = None
+            if self.process_index == 0 and self._sla_folder is not None:
+                saved = _side_file.read(self._sla_folder)
+            if saved is not None and saved.detectors is not None:
+                watch.session.restore(saved.detectors)
+            step = _runs.agree_on_step(self.process_index, -1 if saved is None else saved.step)
+            if watch.num_steps == 0:
+                watch.step = max(watch.step, step)
+
+    def free_memory(self, *objects: Any) -> Any:
+        """As the host's; the contract lets go of them too."""
+        self._sla_objects.clear()
+        watch = _runs.current()
+        if watch is not None:
+            watch.forget_objects()
+        return super().free_memory(*objects)
+
+    def end_training(self) -> None:
+        """As the host's; leaves the run first.
+
+        Called while an exception is on its way out, it publishes that exception.
+        """
+        _runs.end(sys.exc_info()[1])
+        super().end_training()
+
+    def _sla_begin(self) -> Watch:
+        is_new = _runs.current() is None
+        watch = _runs.begin(self, self._sla_settings, self._sla_on_stop)
+        if is_new:
+            for item in self._sla_objects:
+                watch.prepared.add(item)
+        return watch
+
+    def _sla_go_on(self) -> Watch:
+        """A backward without an open run: the first one of all, or one after a stop."""
+        stopped = _runs.stopped()
+        if stopped is not None:
+            raise stopped.stop_error()
+        return self._sla_begin()
+
+    def _sla_adopt(self, item: Any) -> Any:
+        if isinstance(item, nn.Module | Optimizer):
+            self._sla_objects.add(item)
+            self._sla_begin().prepared.add(item)
+        return item
+
+    def _sla_aside(self, phase: Phase) -> AbstractContextManager[None]:
+        watch = _runs.current()
+        return nullcontext() if watch is None else watch.aside(phase)
+
+    def _sla_with_peers(self) -> AbstractContextManager[None]:
+        watch = _runs.current()
+        return nullcontext() if watch is None else watch.with_peers()
+
+    def _sla_note_folder(self, folder: Any) -> None:
+        self._sla_folder = Path(folder)
