@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from slav1.cli._demo_interrupts import Interrupts
 from slav1.cli._demo_job import Job
 from slav1.cli._demo_ledger import LedgerTail
+from slav1.cli._demo_picture import Picture
 from slav1.cli._demo_plan import RunPlan
 from slav1.cli._demo_rings import Rings
 from slav1.cli._demo_story import Ending
-from slav1.cli._demo_view import Picture, View
+from slav1.cli._demo_view import View
 
 LOOK_EVERY_S = 0.1
 """Pause between two looks at the job, in seconds."""

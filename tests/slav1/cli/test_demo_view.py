@@ -6,16 +6,9 @@ import json
 import pytest
 from rich.console import Console
 
+from slav1.cli._demo_picture import Picture, progress_line, sparkline
 from slav1.cli._demo_rings import RankNow
-from slav1.cli._demo_view import (
-    JsonView,
-    LiveView,
-    Picture,
-    PlainView,
-    event_line,
-    progress_line,
-    sparkline,
-)
+from slav1.cli._demo_view import JsonView, LiveView, PlainView, event_line
 from slav1.ledger import Entry
 from slav1.phase import Phase
 
