@@ -29,7 +29,8 @@ TICK_S = 0.02
 TAIL_CHARS = 3000
 
 # What a parent's own launch may have left in the environment must not reach the ranks.
-NOT_INHERITED = ("SLA_", "TORCHELASTIC_", "PL_", "ACCELERATE_", "NCCL_", "SLURM_", "OMPI_", "PMI_")
+# NCCL_* stays: a machine's owner sets it for a reason.
+NOT_INHERITED = ("SLA_", "TORCHELASTIC_", "PL_", "ACCELERATE_", "SLURM_", "OMPI_", "PMI_")
 NOT_INHERITED_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
 
 
