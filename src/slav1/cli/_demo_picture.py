@@ -1,5 +1,6 @@
 """The demo's run at one moment, and the ways to draw it."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -85,13 +86,13 @@ def sparkline(values: Sequence[float], width: int) -> str:
         sum(values[at : at + per_column]) / len(values[at : at + per_column])
         for at in range(0, len(values), per_column)
     ]
-    finite = [value for value in columns if value - value == 0]
+    finite = [value for value in columns if math.isfinite(value)]
     if not finite:
         return " " * len(columns)
     low, high = min(finite), max(finite)
     scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
     return "".join(
-        _BLOCKS[round((value - low) * scale)] if value - value == 0 else " " for value in columns
+        _BLOCKS[round((value - low) * scale)] if math.isfinite(value) else " " for value in columns
     )
 
 

@@ -1,8 +1,7 @@
 """How ``sla demo`` shows itself while it runs: live, as plain lines, or as JSON."""
 
-import json
 import sys
-from typing import Any, Protocol
+from typing import Protocol
 
 from rich.console import Console
 from rich.live import Live
@@ -102,10 +101,6 @@ class JsonView:
 
     def close(self) -> None:
         pass
-
-    def show_summary(self, summary: dict[str, Any]) -> None:
-        """Prints the last line."""
-        print(json.dumps(summary), flush=True)
 
 
 def console_for_demo() -> Console:
