@@ -113,7 +113,8 @@ def join(
             token=ticket.token,
             node=settings.node,
             local_rank=settings.local_rank,
-            limit_s=settings.join_limit_s,
+            # Only on the other nodes may the rank that starts the monitor still be to come.
+            limit_s=JOIN_LIMIT_S if monitor or settings.node == 0 else settings.join_limit_s,
         )
     return session
 
