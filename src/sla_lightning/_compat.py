@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 from lightning.pytorch import Trainer
-from lightning.pytorch.loops import _FitLoop
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 __all__ = ["SIGTERMException", "missing_names", "reset_driver", "watch_fetches", "wrap_run"]
@@ -23,9 +22,7 @@ def missing_names(trainer: Trainer) -> list[str]:
         "fit_loop.epoch_loop._on_before_fetch": loop.epoch_loop,
         "fit_loop.epoch_loop._on_after_fetch": loop.epoch_loop,
     }
-    return [
-        name for name, owner in wanted.items() if not hasattr(owner, name.rsplit(".", 1)[1])
-    ]
+    return [name for name, owner in wanted.items() if not hasattr(owner, name.rsplit(".", 1)[1])]
 
 
 def watch_fetches(trainer: Trainer, before: Callable[[], None], after: Callable[[], None]) -> None:
@@ -56,7 +53,7 @@ def wrap_run(trainer: Trainer, wrapper: Callable[[Callable[[], None]], None]) ->
 
 def reset_driver(trainer: Trainer) -> None:
     """Takes :func:`watch_fetches` and :func:`wrap_run` back."""
-    loop: _FitLoop = trainer.fit_loop
-    vars(loop).pop("run", None)
+    loop: Any = trainer.fit_loop
+    loop.__dict__.pop("run", None)
     for name in ("_on_before_fetch", "_on_after_fetch"):
-        vars(loop.epoch_loop).pop(name, None)
+        loop.epoch_loop.__dict__.pop(name, None)

@@ -13,7 +13,7 @@ from slav1.session import Session
 _log = logging.getLogger("sla_lightning")
 
 
-class StopRequested(Exception):  # noqa: N818 - no error: it unwinds the loop on all ranks
+class StopRequested(Exception):
     """All ranks raise it at the end of the same step."""
 
 
@@ -54,13 +54,13 @@ def _end_without_saving(trainer: Trainer) -> None:
     trainer.training = True
     trainer.lightning_module.train()
     host: Any = trainer
-    kept, savers = trainer.callbacks, [c for c in trainer.callbacks if isinstance(c, Checkpoint)]
-    trainer.callbacks = [c for c in kept if c not in savers]
+    kept = host.callbacks
+    host.callbacks = [callback for callback in kept if not isinstance(callback, Checkpoint)]
     host.save_checkpoint = _refuse_to_save
     try:
         trainer.fit_loop.on_run_end()
     finally:
-        trainer.callbacks = kept
+        host.callbacks = kept
         del host.save_checkpoint
 
 

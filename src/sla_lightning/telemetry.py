@@ -1,164 +1,161 @@
-"""From the host to plain numbers: losses, what was not finite, where own work ends."""
+"""From the host to the recorder: phases, losses and step boundaries of one ``fit``."""
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
+from sla_lightning import _compat
+from sla_lightning._inject import FaultPoints
+from sla_lightning.actions import drive
+from slav1.decision import Action
+from slav1.phase import Phase
 from slav1.recorder import Recorder, layout
+from slav1.session import Session
+from slav1.testing import planned_faults
+from slav1.torch_signals import WARMUP_STEPS, LossReader, OwnWorkEnd, non_finite_flags
 
-MAX_LATE = 64
-"""Steps whose loss may still be on its way from a device."""
+_DATA, _FORWARD, _OPTIMIZER = int(Phase.DATA), int(Phase.FORWARD), int(Phase.OPTIMIZER)
+_BACKWARD, _BETWEEN = int(Phase.BACKWARD), int(Phase.BETWEEN)
 
 
-class LossReader:
-    """Brings losses from the device to the recorder without ever waiting for it.
+class FitWatch:
+    """One ``fit`` under watch: what lives from its setup to its end."""
 
-    A loss on the CPU is read at once. One on a device is copied in the background and
-    looked at when the next step ends; its record is shown to the monitor then.
-    """
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._late: deque[tuple[int, Tensor, Any]] = deque()
-        self._num_micro_batches = 0
-        self._sum: Tensor | float | None = None
-
-    def add(self, loss: Tensor) -> None:
-        """Takes in the loss of one micro-batch; a tensor with one element."""
-        loss = loss.detach()
-        value: Tensor | float = loss.item() if loss.device.type == "cpu" else loss
-        self._sum = value if self._sum is None else self._sum + value
-        self._num_micro_batches += 1
-
-    def end_step(self, step: int, *, scale: float, batch: int, flags: int) -> None:
-        """Writes the record of a step with the mean loss of its micro-batches.
-
-        Args:
-            step: Optimizer step that just ended.
-            scale: What the host divided each micro-batch's loss by.
-            batch: Batch number since the start.
-            flags: Flags of :mod:`slav1.recorder.layout`.
-        """
-        total, self._sum = self._sum, None
-        num, self._num_micro_batches = self._num_micro_batches, 0
-        recorder = self._recorder
-        if isinstance(total, Tensor):
-            number = recorder.end_step(step, batch=batch, flags=flags)
-            self._late.append((number, *_copy_to_host(total * (scale / num))))
-            self._show_arrived()
+    def __init__(self, trainer: Trainer, module: LightningModule, session: Session) -> None:
+        self.session = session
+        self.recorder: Recorder = session.recorder
+        self.losses = LossReader(session.recorder)
+        self.step = trainer.global_step - 1
+        self._batch: Any = None
+        self._num_batches = 0
+        self._trainer = trainer
+        self._module = module
+        self._model: Any = None
+        self._is_automatic = True
+        self._flags = 0
+        self._num_steps = 0
+        self._is_synced = False
+        self._resume_phase = int(Phase.SETUP)
+        self._own_work_end: OwnWorkEnd | None = None
+        planned = planned_faults(trainer.global_rank, trainer.world_size)
+        self._faults = None if planned is None else FaultPoints(planned, trainer, module)
+        host: Any = trainer
+        self._host_save = trainer.save_checkpoint
+        host.save_checkpoint = self._save_checkpoint
+        missing = _compat.missing_names(trainer)
+        if missing:
+            session.note(
+                f"This Lightning lacks {', '.join(missing)}: data waits are not measured and a "
+                "stop leaves fit() by an exception."
+            )
             return
-        if total is not None:
-            loss = total * scale / num
-            flags |= layout.HAS_LOSS
-            number = recorder.end_step(step, loss=loss, batch=batch, flags=flags)
+        _compat.watch_fetches(trainer, self._before_fetch, self._after_fetch)
+        _compat.wrap_run(trainer, lambda run: drive(trainer, session, run))
+
+    def start_training(self) -> None:
+        """The first batch comes next."""
+        self.step = self._trainer.global_step - 1
+        self._num_batches = self._trainer.fit_loop.total_batch_idx + 1
+        self._model = self._trainer.strategy.model
+        self._is_automatic = self._module.automatic_optimization
+        self._resume_phase = _BETWEEN
+        self.recorder.enter(_BETWEEN)
+        self.recorder.forget_times()
+        if self._trainer.world_size > 1:
+            self._own_work_end = OwnWorkEnd(self._module, self.recorder.own_work_ends)
+
+    def begin_batch(self, batch: Any) -> None:
+        """The batch is there."""
+        self._batch = batch
+        self._num_batches += 1
+        self.recorder.count_batch()
+        self.recorder.enter(_FORWARD)
+
+    def begin_backward(self, loss: Tensor) -> None:
+        """Enters the backward; looks for what is not finite while it can be told apart."""
+        if loss.device.type == "cpu":
+            # No device scales this loss, so it is the one the step reports.
+            value = loss.item()
+            self.losses.add(value)
+            if not math.isfinite(value):
+                self._flags |= non_finite_flags(self._batch, self._module.parameters())
+        elif not self._is_automatic:
+            self.losses.add(loss.detach())
+        self._is_synced = self._own_work_end is not None and getattr(
+            self._model, "require_backward_grad_sync", True
+        )
+        if self._is_synced:
+            self.recorder.enter_synced_backward()
         else:
-            number = recorder.end_step(step, batch=batch, flags=flags)
-        recorder.publish(number)
+            self.recorder.enter(_BACKWARD)
+        if self._faults is not None:
+            self._faults.at("backward")
 
-    def drain(self) -> None:
-        """Waits for the losses still on their way; called when training is over."""
-        while self._late:
-            self._late[0][2].synchronize()
-            self._show_arrived()
+    def end_backward(self) -> None:
+        """Leaves the backward."""
+        if self._is_synced:
+            self.recorder.leave_synced_backward(_OPTIMIZER)
+            assert self._own_work_end is not None
+            if not self._own_work_end.is_settled and self._num_steps >= 1:
+                self._own_work_end.settle()
+        else:
+            self.recorder.enter(_OPTIMIZER)
+        if self._faults is not None:
+            self._faults.before_optimizer()
 
-    def _show_arrived(self) -> None:
-        while self._late and (self._late[0][2].query() or len(self._late) > MAX_LATE):
-            number, copy, arrival = self._late.popleft()
-            if arrival.query():
-                loss = copy.item()
-                bad = 0 if math.isfinite(loss) else layout.LOSS_NON_FINITE
-                self._recorder.add_loss(number, loss, layout.HAS_LOSS | bad)
-            self._recorder.publish(number)
+    def end_batch(self, outputs: Any) -> Action | None:
+        """Leaves the batch; at an optimizer step also writes it down and asks what to do."""
+        self._batch = None
+        self.recorder.enter(_BETWEEN)
+        if self._is_automatic:
+            loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+            if isinstance(loss, Tensor) and loss.device.type != "cpu":
+                self.losses.add(loss.detach())
+        step = self._trainer.global_step - 1
+        if step == self.step:
+            return None
+        self.step = step
+        flags = self._flags
+        self._flags = 0
+        if self._num_steps < WARMUP_STEPS:
+            flags |= layout.IS_WARMUP
+        self._num_steps += 1
+        scale = self._trainer.accumulate_grad_batches if self._is_automatic else 1
+        self.losses.end_step(step, scale=scale, batch=self._num_batches - 1, flags=flags)
+        if self._faults is not None:
+            self._faults.at("step_end")
+        return self.session.at_boundary(step)
 
+    def resume_steps(self) -> None:
+        """An evaluation or a save is over; it is no part of a step."""
+        self.recorder.enter(self._resume_phase)
+        self.recorder.forget_times()
 
-def _copy_to_host(value: Tensor) -> tuple[Tensor, Any]:
-    copy = torch.empty((), dtype=torch.float64, pin_memory=True)
-    copy.copy_(value.to(torch.float64), non_blocking=True)
-    arrival = torch.cuda.Event()
-    arrival.record()
-    return copy, arrival
+    def close(self) -> None:
+        """Gives the host back what was wrapped."""
+        host: Any = self._trainer
+        host.save_checkpoint = self._host_save
+        vars(host).pop("save_checkpoint", None)
+        _compat.reset_driver(self._trainer)
+        if self._own_work_end is not None:
+            self._own_work_end.remove()
+        if self._faults is not None:
+            self._faults.remove()
 
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        self.recorder.enter(int(Phase.CHECKPOINT))
+        try:
+            self._host_save(*args, **kwargs)
+        finally:
+            self.resume_steps()
 
-def non_finite_flags(batch: Any, module: LightningModule) -> int:
-    """Looks what was not finite when a loss was not, before the update spreads it.
+    def _before_fetch(self) -> None:
+        self.recorder.enter(_DATA)
+        if self._faults is not None:
+            self._faults.at("data")
 
-    Args:
-        batch: What the training step was given.
-        module: The model; its parameters are those the loss was computed with.
-
-    Returns:
-        Flags of :mod:`slav1.recorder.layout`.
-    """
-    flags = layout.LOSS_NON_FINITE
-    if any(not _is_finite(tensor) for tensor in _tensors(batch)):
-        flags |= layout.INPUT_NON_FINITE
-    if any(not _is_finite(parameter) for parameter in module.parameters()):
-        flags |= layout.PARAMETERS_NON_FINITE
-    return flags
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    return not tensor.is_floating_point() or bool(torch.isfinite(tensor.detach()).all())
-
-
-def _tensors(batch: Any) -> Iterator[Tensor]:
-    if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, Mapping):
-        for part in batch.values():
-            yield from _tensors(part)
-    elif isinstance(batch, list | tuple):
-        for part in batch:
-            yield from _tensors(part)
-
-
-class OwnWorkEnd:
-    """Finds the parameter whose gradient is ready last and stamps that moment.
-
-    What remains of the backward after it is waiting for other ranks. The order is the
-    same in every step of a static graph, so one backward with a hook on every parameter
-    tells which one to keep.
-    """
-
-    def __init__(self, module: LightningModule, stamp: Callable[[], None]) -> None:
-        """Hooks every parameter for the next backward."""
-        self._stamp = stamp
-        self._last: torch.nn.Parameter | None = None
-        self._hook: Any = None
-        self._search = [
-            parameter.register_post_accumulate_grad_hook(self._see)
-            for parameter in module.parameters()
-            if parameter.requires_grad and parameter.is_leaf
-        ]
-
-    def settle(self) -> None:
-        """After a backward: keeps the one hook that fired last."""
-        if self._hook is None and self._last is not None:
-            self._drop_search()
-            stamp = self._stamp
-            self._hook = self._last.register_post_accumulate_grad_hook(lambda _: stamp())
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the last parameter is known."""
-        return self._hook is not None
-
-    def remove(self) -> None:
-        """Takes all hooks away."""
-        self._drop_search()
-        if self._hook is not None:
-            self._hook.remove()
-
-    def _see(self, parameter: Tensor) -> None:
-        assert isinstance(parameter, torch.nn.Parameter)
-        self._last = parameter
-
-    def _drop_search(self) -> None:
-        for hook in self._search:
-            hook.remove()
-        self._search = []
+    def _after_fetch(self) -> None:
+        self.recorder.enter(_BETWEEN)

@@ -101,7 +101,8 @@ class Pulse:
     """Phase the rank is in."""
 
     since_progress_s: float
-    """Seconds since the rank last entered a phase."""
+    """Seconds since the rank last entered a phase; time in which it waited for a
+    processor on an overloaded machine is left out where the kernel tells it."""
 
     num_steps: int
     """Steps this process has finished."""
