@@ -63,7 +63,7 @@ MEASURED = (
 )
 
 
-def samples(ranks: st.SearchStrategy[int] = st.integers(0, 3)) -> st.SearchStrategy[Sample]:
+def samples(ranks: st.SearchStrategy[int]) -> st.SearchStrategy[Sample]:
     return st.builds(
         Sample,
         rank=ranks,
@@ -84,7 +84,7 @@ def rounds(draw: st.DrawFn) -> Round:
 
 
 EVENTS = {
-    Sample: samples(),
+    Sample: samples(st.integers(0, 3)),
     Round: rounds(),
     Pulse: st.builds(
         Pulse,

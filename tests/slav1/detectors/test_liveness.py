@@ -94,6 +94,15 @@ def test_scattered_misses_are_found():
     assert found[-1].status is Status.RECOVERED
 
 
+def test_one_answer_is_enough_for_a_beat():
+    """
+    A rank that answers one look in ten of every second misses no beat.
+    """
+    run = [pulse(i / 10, process_state="S" if i % 10 == 5 else "?") for i in range(600)]
+
+    assert watch(LivenessSequential(), run) == []
+
+
 @pytest.mark.slow
 def test_keeps_its_claim():
     """
@@ -114,8 +123,10 @@ def test_seconds_in_which_nobody_looked_are_no_beats():
     A monitor that was away for a minute has not seen sixty misses.
     """
     run = [*progress(0, 5), *progress(65, 5)]
+    seldom = progress(0, 300, tick_s=5.0)
 
     assert watch(LivenessSequential(), run) == []
+    assert watch(LivenessSequential(), seldom) == []
     assert watch(LivenessLiteral(), run) == []
 
 
