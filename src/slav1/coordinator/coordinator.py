@@ -176,6 +176,8 @@ class Coordinator:
         is_complete = len(self._num_batches) == self._membership.world_size
         if is_complete and len(set(known.values())) > 1:
             notices.uneven_batches(self._journal, known)
+        if len(known) == self._membership.world_size:
+            self._stall.has_uneven_batches = len(set(known.values())) > 1
 
     @_on.register
     def _(self, message: messages.RankLeft, node: int) -> None:
@@ -286,8 +288,7 @@ class Coordinator:
     def _judge_survey(self) -> None:
         positions = self._surveys.take(self._now_s)
         if positions and self._decisions.ending is None:
-            breach = self._stall.judge(positions)
-            if breach is not None:
+            for breach in self._stall.judge(positions):
                 self._judge(breach)
 
     def _lose_node(self, node: int) -> None:

@@ -15,6 +15,8 @@ class Position(msgspec.Struct, kw_only=True):
     pulse: Pulse
     change: int
     """Counter of the rank's phase changes: equal twice means no progress between."""
+    num_batches: int = 0
+    """Batches its process has begun."""
     stack: list[str] = []
     """Frames of the training thread as ``file:line function``, innermost first."""
     stack_path: str | None = None

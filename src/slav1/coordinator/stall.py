@@ -9,12 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from slav1.breach import Breach, Fact, Status
-from slav1.coordinator.attribution import Attribution, Cause, attribute, waits_for_peers
+from slav1.coordinator.attribution import Attribution, Cause, attribute
+from slav1.coordinator.frames import waits_for_peers
 from slav1.coordinator.messages import Position
 from slav1.phase import Phase
 
 LOOK_EVERY_S = 0.5
 """Pause between two looks at all ranks while any is silent, in seconds."""
+
+MAX_FRAMES = 20
+"""Innermost frames of a stack that stand in the ledger; the file beside it has all."""
 
 _FACTS = (Cause.LOST, Cause.LEFT)
 
@@ -34,6 +38,8 @@ class Stall:
         self._changes: Mapping[int, int] = {}
         self._reported: Breach | None = None
         self._all_stopped_at_s = float("-inf")
+        self.has_uneven_batches: bool | None = None
+        """Whether the ranks' data loaders differ in length; None if that is not known."""
 
     @property
     def is_open(self) -> bool:
@@ -49,21 +55,25 @@ class Stall:
         """Takes in what one rank's own hang detector says.
 
         Returns:
-            The end of the incident, if this was its last silent rank.
+            The end of the incident, if this was the rank it names, or its last silent one.
         """
         assert breach.rank is not None, "each hang detector watches one rank"
         if breach.status is Status.BREACH:
             self._silent[breach.rank] = breach
             return None
         self._silent.pop(breach.rank, None)
-        if self._silent or self._reported is None:
+        over = self._reported
+        if over is None or (self._silent and over.rank != breach.rank):
             return None
-        over, self._reported = self._reported, None
+        self._reported = None
         return replace(over, status=Status.RECOVERED, step=breach.step, message=breach.message)
 
     def forget(self, rank: int) -> None:
         """A rank left or is gone; its own silence no longer counts."""
         self._silent.pop(rank, None)
+        if self._reported is not None and self._reported.rank == rank:
+            # What it leaves behind is a new matter: the others now wait for one that left.
+            self._reported = None
 
     def wants_look(self, now_s: float) -> bool:
         """Whether all ranks should be looked at now."""
@@ -74,32 +84,42 @@ class Stall:
         self._asked_at_s = now_s
         return True
 
-    def judge(self, positions: Sequence[Position]) -> Breach | None:
+    def judge(self, positions: Sequence[Position]) -> list[Breach]:
         """Judges one look at all ranks.
 
         Returns:
-            The incident, when it is first seen and again when it is time to act; None
-            if there is nothing new to say.
+            The incident, when it is first seen and again when it is time to act; before
+            it the end of an earlier one that named another rank. Nothing if there is
+            nothing new to say.
         """
         if _are_all_stopped(positions):
             self._all_stopped_at_s = self._asked_at_s
-            return None
-        attribution = attribute(positions)
+            return []
+        attribution = attribute(
+            positions, overdue=self._silent, has_uneven_batches=self.has_uneven_batches
+        )
+        if not self._is_proved(attribution, positions):
+            return []
+        breach = self._breach(attribution, positions)
+        if self._asked_at_s - self._all_stopped_at_s < (breach.limit or 0.0):
+            return []
+        before = self._reported
+        if before is not None and not breach.is_actionable:
+            return []
+        self._reported = breach
+        if before is None or before.rank == breach.rank:
+            return [breach]
+        return [replace(before, status=Status.RECOVERED, message=breach.message), breach]
+
+    def _is_proved(self, attribution: Attribution, positions: Sequence[Position]) -> bool:
+        """Whether the rank named is at fault, and not only the one the others wait for."""
         changes = {position.pulse.rank: position.change for position in positions}
         stood_still, self._changes = changes == self._changes, changes
-        own = self._silent.get(-1 if attribution.rank is None else attribution.rank)
-        is_proved = own is not None or attribution.cause in _FACTS
-        if attribution.is_deadlock or attribution.rank is None:
-            is_proved = is_proved or stood_still
-        if not self._silent or not is_proved or self._is_excused(attribution, positions):
-            return None
-        breach = self._breach(attribution, positions, own)
-        if self._asked_at_s - self._all_stopped_at_s < (breach.limit or 0.0):
-            return None
-        if self._reported is not None and not breach.is_actionable:
-            return None
-        self._reported = breach if self._reported is None else replace(breach, rank=breach.rank)
-        return breach
+        if not self._silent or self._is_excused(attribution, positions):
+            return False
+        if attribution.rank in self._silent or attribution.cause in _FACTS:
+            return True
+        return stood_still and (attribution.is_deadlock or attribution.rank is None)
 
     def _is_excused(self, attribution: Attribution, positions: Sequence[Position]) -> bool:
         if attribution.cause is not Cause.COMPILING:
@@ -107,15 +127,14 @@ class Stall:
         silent_s = [p.pulse.since_progress_s for p in positions if p.pulse.rank == attribution.rank]
         return max(silent_s) < self._compile_limit_s
 
-    def _breach(
-        self, attribution: Attribution, positions: Sequence[Position], own: Breach | None
-    ) -> Breach:
+    def _breach(self, attribution: Attribution, positions: Sequence[Position]) -> Breach:
+        by_rank = {position.pulse.rank: position for position in positions}
+        own = None if attribution.rank is None else self._silent.get(attribution.rank)
         # In a deadlock nobody's own phase is at fault, so any rank's hard limit counts.
-        is_shared = own is None or attribution.is_deadlock
         strongest = max(self._silent.values(), key=lambda breach: breach.is_actionable)
-        basis = strongest if is_shared else own
-        assert basis is not None
-        culprit = next((p for p in positions if p.pulse.rank == attribution.rank), None)
+        basis = strongest if own is None or attribution.is_deadlock else own
+        culprit = None if attribution.rank is None else by_rank.get(attribution.rank)
+        peer = None if attribution.peer is None else by_rank.get(attribution.peer)
         pulse = None if culprit is None else culprit.pulse
         since_s = basis.statistic if pulse is None else pulse.since_progress_s
         return replace(
@@ -130,7 +149,9 @@ class Stall:
                 **basis.evidence,
                 "cause": attribution.cause.value,
                 "seconds_since_progress": since_s,
-                "stack": [] if culprit is None else list(culprit.stack[:20]),
+                "stack": _stack(culprit),
+                "peer": attribution.peer,
+                "peer_stack": _stack(peer),
                 "ranks": [_facts(position) for position in positions],
             },
         )
@@ -140,6 +161,10 @@ def _are_all_stopped(positions: Sequence[Position]) -> bool:
     """Whether somebody has stopped the whole job on purpose, as with Ctrl-Z."""
     present = [p.pulse for p in positions if p.pulse.phase is not Phase.DONE]
     return bool(present) and all(pulse.process_state == "T" for pulse in present)
+
+
+def _stack(position: Position | None) -> list[Fact]:
+    return [] if position is None else list(position.stack[:MAX_FRAMES])
 
 
 def _facts(position: Position) -> dict[str, Fact]:

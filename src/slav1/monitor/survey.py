@@ -5,6 +5,7 @@ from pathlib import Path
 
 from slav1.coordinator.messages import Position
 from slav1.monitor.watched_rank import WatchedRank
+from slav1.recorder.layout import Word
 
 LONGEST_S = 0.25
 """How long stacks are waited for, in seconds; a stopped process writes none."""
@@ -56,6 +57,7 @@ class Survey:
         return Position(
             pulse=rank.pulse(now_s),
             change=rank.phase_change(),
+            num_batches=rank.block.words[Word.NUM_BATCHES],
             stack=[str(frame) for frame in dump.frames],
             stack_path=path,
         )
