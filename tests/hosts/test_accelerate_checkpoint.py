@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +35,27 @@ def start_afresh() -> None:
         state._shared_state.clear()
 
 
-def trained(accelerator: Accelerator, *, num_steps: int, load: Path | None = None) -> nn.Linear:
-    """Trains a model to a weight that counts its steps, after loading if asked."""
+def prepared(accelerator: Accelerator) -> tuple[nn.Linear, Callable[[], None]]:
+    """A model whose weight counts its steps, and what makes one step."""
     model = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(model.weight)
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0))
-    if load is not None:
-        accelerator.load_state(load)
-    for _ in range(num_steps):
+
+    def step() -> None:
         accelerator.backward(-model(torch.ones(1, 1)).sum())
         optimizer.step()
         optimizer.zero_grad()
+
+    return model, step
+
+
+def trained(accelerator: Accelerator, *, num_steps: int, load: Path | None = None) -> nn.Linear:
+    """Trains such a model, after loading if asked."""
+    model, step = prepared(accelerator)
+    if load is not None:
+        accelerator.load_state(load)
+    for _ in range(num_steps):
+        step()
     return model
 
 
@@ -84,9 +94,13 @@ def test_steps_are_counted_on(tmp_path):
     start_afresh()
 
     second = with_contract(tmp_path)
-    trained(second, num_steps=2, load=tmp_path / "saved")
+    model, step = prepared(second)
     second.load_state(tmp_path / "saved")
-    trained(second, num_steps=1)
+    for _ in range(2):
+        step()
+    second.load_state(tmp_path / "saved")
+    step()
+    assert model.weight.item() == 4.0
     folder = second.sla_run_folder
     second.end_training()
 
@@ -163,13 +177,15 @@ def test_the_hosts_own_numbering_works(tmp_path):
     """
     naming = ProjectConfiguration(project_dir=str(tmp_path), automatic_checkpoint_naming=True)
     first = with_contract(tmp_path, project_config=naming)
-    trained(first, num_steps=2)
-    first.save_state()
-    trained(first, num_steps=2)
-    first.save_state()
+    model, step = prepared(first)
+    for _ in range(2):
+        step()
+        first.save_state()
+    step()
 
     first.load_state()
 
     folders = sorted((tmp_path / "checkpoints").iterdir())
     steps = [json.loads((folder / _side_file.NAME).read_text())["step"] for folder in folders]
-    assert steps == [1, 3]
+    assert steps == [0, 1]
+    assert model.weight.item() == 2.0
