@@ -16,7 +16,7 @@ class Detector(Protocol):
 
     A detector knows no tensor, file, clock or process. Its memory is one
     ``NamedTuple`` of plain values (numbers, text, tuples of these, other such
-    ``NamedTuple``\\ s) that :func:`slav1.state.to_plain` can write down.
+    ``NamedTuple`` values) that :func:`slav1.state.to_plain` can write down.
     """
 
     RULE: ClassVar[str]

@@ -8,6 +8,8 @@ from slav1.detectors._trend import Trend, begun, followed, residual
 # A norm counts from three times above the usual one (the source: "up 300 %").
 RISE_RATIO = 4.0
 SIGMAS = 8.0
+# One so far above the usual needs no second one to be believed.
+SURE_RATIO = 30.0
 NUM_NEEDED = 50
 # Smallest noise of the logarithm of the norm to believe.
 MIN_LOG_NOISE = 0.02
@@ -19,7 +21,7 @@ class GradNorm(NamedTuple):
     trend: Trend = Trend()
     """Of its logarithm."""
     num_high: int = 0
-    """High ones in a row."""
+    """High ones in a row; one past ``SURE_RATIO`` counts twice."""
     ratio: float = 1.0
     """The last one as a multiple of the usual one."""
     sigmas: float = 0.0
@@ -32,11 +34,12 @@ def heard(norm: GradNorm, value: float) -> GradNorm:
     if norm.trend.num_seen == 0:
         return norm._replace(trend=begun(log_norm))
     seen = residual(norm.trend, log_norm, min_scale=MIN_LOG_NOISE)
+    ratio = math.exp(min(seen.distance, 200.0))
     is_judged = norm.trend.num_seen >= NUM_NEEDED
-    is_high = is_judged and seen.z > SIGMAS and seen.distance > math.log(RISE_RATIO)
+    is_high = is_judged and seen.z > SIGMAS and ratio > RISE_RATIO
     return GradNorm(
         trend=followed(norm.trend, log_norm, seen, is_skipped=is_high and norm.num_high < 20),
-        num_high=norm.num_high + 1 if is_high else 0,
-        ratio=math.exp(min(seen.distance, 200.0)),
+        num_high=norm.num_high + (2 if ratio > SURE_RATIO else 1) if is_high else 0,
+        ratio=ratio,
         sigmas=seen.z,
     )

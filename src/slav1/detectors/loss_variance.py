@@ -172,7 +172,7 @@ class LossVarianceSequential:
         """Everything odd about a step."""
         found = [] if look.reading is None else self._loss_findings(episode, look.reading)
         if look.norm.num_high >= NUM_IN_A_ROW:
-            arl0 = heavy_tail_arl0(NORM_SIGMAS, num_in_a_row=NUM_IN_A_ROW)
+            arl0 = heavy_tail_arl0(NORM_SIGMAS)
             ratio, unit = look.norm.ratio, "times the usual norm"
             found.append(Finding("grad_norm", NOTICED, ratio, RISE_RATIO, unit, arl0))
         return found

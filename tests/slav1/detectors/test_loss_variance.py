@@ -268,8 +268,8 @@ def test_growing_noise_is_only_logged():
 
 def test_gradient_norms_are_evidence_of_their_own():
     """
-    Norms that jump to ten times the usual for two steps are a notice, although the loss is
-    as ever; one step of it is not.
+    Norms twenty times the usual for two steps are a notice, although the loss is as ever;
+    one step of it is not, but one that is a hundred times the usual is.
     """
     rng = random.Random(39)
     rounds = [
@@ -277,9 +277,11 @@ def test_gradient_norms_are_evidence_of_their_own():
         for i in range(300)
     ]
     once = [*rounds[:200], round_of(200, 2.0, grad_norm=4.0), *rounds[201:]]
+    sure = [*rounds[:200], round_of(200, 2.0, grad_norm=20.0), *rounds[201:]]
     twice = [*once[:201], round_of(201, 2.0, grad_norm=4.0), *rounds[202:]]
 
     assert watch(LossVarianceSequential(), once) == []
+    assert brief(watch(LossVarianceSequential(), sure)) == [(200, "notice")]
     (notice,) = watch(LossVarianceSequential(), twice)
     assert (notice.step, notice.status) == (201, Status.NOTICE)
     assert notice.statistic == pytest.approx(20, rel=0.2)

@@ -149,9 +149,7 @@ def test_unknown_times_are_left_out():
     Rounds in which a rank did not measure change nothing.
     """
     rounds = list(self_times(2, 440, seed=9, slowdown=1.5, start=400))
-    unknown = {
-        name: None for name in ("data_s", "forward_s", "backward_s", "optimizer_s", "sync_s")
-    }
+    unknown = dict.fromkeys(("data_s", "forward_s", "backward_s", "optimizer_s", "sync_s"))
     gap = replace(
         rounds[100], samples=(replace(rounds[100].samples[0], **unknown), rounds[100].samples[1])
     )

@@ -117,5 +117,5 @@ def test_refuses_impossible_settings():
         SyncLatencyLiteral(limit_ms=0)
     with pytest.raises(ValueError, match="consecutive must be at least 1"):
         SyncLatencyLearned(consecutive=0)
-    with pytest.raises(ValueError, match="min_slowdown_ratio must be at least 1, got 0.5"):
+    with pytest.raises(ValueError, match=r"min_slowdown_ratio must be at least 1, got 0\.5"):
         SyncLatencyLearned(min_slowdown_ratio=0.5)
