@@ -267,7 +267,8 @@ def _table(measurements: Sequence[tuple[str, Measurement]]) -> str:
         f"{1e3 * m.median_s:.1f} | {1e3 * m.p99_s:.1f} | {1e3 * max(m.latencies_s):.1f} |"
         for name, m in measurements
     ]
-    head = "| ranks | published | decisions | ranks apart | step, ms | median, ms | p99, ms | max, ms |"
+    names = "ranks, published, decisions, ranks apart, step (ms), median (ms), p99 (ms), max (ms)"
+    head = f"| {names.replace(', ', ' | ')} |"
     return "\n".join([head, "| --: | --- | --: | --: | --: | --: | --: | --: |", *rows])
 
 
