@@ -10,8 +10,8 @@ import sys
 from typing import Any
 
 from sla_accelerate._place import check_launch, place_of
-from sla_accelerate._watch import Watch
 from sla_accelerate.actions import OnStop, TrainingStoppedError
+from sla_accelerate.telemetry import LoopWatch
 from slav1.session import RunSettings, join
 from slav1.session.rendezvous import job_rendezvous
 from slav1.session.settings_source import Resolved
@@ -22,25 +22,25 @@ JOIN_LIMIT_S = 1800.0
 
 
 class _Shared:
-    watch: Watch | None = None
+    watch: LoopWatch | None = None
     settings: Resolved | None = None
     handled: BaseException | None = None
     """Exception that was being handled already when the run began; not its fault."""
 
 
-def current() -> Watch | None:
+def current() -> LoopWatch | None:
     """The run that is being recorded; None if there is none."""
     watch = _Shared.watch
     return None if watch is None or watch.is_over else watch
 
 
-def stopped() -> Watch | None:
+def stopped() -> LoopWatch | None:
     """The last run, if the contract has stopped it."""
     watch = _Shared.watch
     return None if watch is None or watch.stopped_at is None else watch
 
 
-def begin(state: Any, settings: Resolved, on_stop: OnStop) -> Watch:
+def begin(state: Any, settings: Resolved, on_stop: OnStop) -> LoopWatch:
     """Joins the run, on all ranks; returns the one that is open if there is one.
 
     Args:
@@ -78,7 +78,7 @@ def begin(state: Any, settings: Resolved, on_stop: OnStop) -> Watch:
         job_rendezvous(),
     )
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    watch = Watch(
+    watch = LoopWatch(
         session,
         on_stop=on_stop,
         faults=planned_faults(rank, world_size, attempt=attempt),

@@ -7,7 +7,6 @@ checkpoint made without the contract would stop loading.
 
 import json
 import logging
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +33,7 @@ def write(folder: Path, saved: Saved) -> None:
     """Writes the file, whole or not at all; OSError if that fails."""
     part = folder / f".{NAME}.part"
     part.write_text(json.dumps({"version": VERSION, **saved._asdict()}))
-    os.replace(part, folder / NAME)
+    part.replace(folder / NAME)
 
 
 def read(folder: Path) -> Saved | None:

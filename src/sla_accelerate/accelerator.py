@@ -14,9 +14,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from sla_accelerate import _runs, _side_file
-from sla_accelerate._watch import Watch
+from sla_accelerate._compat import watch_fetches
 from sla_accelerate.actions import check_on_stop
-from sla_accelerate.telemetry import watch_fetches
+from sla_accelerate.telemetry import LoopWatch
 from slav1.contract import Contract
 from slav1.phase import Phase
 from slav1.session.settings_source import resolve
@@ -244,7 +244,7 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
         _runs.end(sys.exc_info()[1])
         super().end_training()
 
-    def _sla_begin(self) -> Watch:
+    def _sla_begin(self) -> LoopWatch:
         is_new = _runs.current() is None
         watch = _runs.begin(self, self._sla_settings, self._sla_on_stop)
         if is_new:
@@ -252,7 +252,7 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
                 watch.prepared.add(item)
         return watch
 
-    def _sla_go_on(self) -> Watch:
+    def _sla_go_on(self) -> LoopWatch:
         """A backward without an open run: the first one of all, or one after a stop."""
         stopped = _runs.stopped()
         if stopped is not None:

@@ -40,4 +40,4 @@ def check_on_stop(on_stop: str) -> OnStop:
             f"on_stop must be 'raise' or 'flag', got {on_stop!r}: 'raise' ends the loop by "
             "TrainingStoppedError, 'flag' only turns sla_should_stop on."
         )
-    return cast(OnStop, on_stop)
+    return cast("OnStop", on_stop)

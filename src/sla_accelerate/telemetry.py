@@ -1,65 +1,278 @@
-"""From the host to the watch: every wait for a batch of a prepared loader."""
+"""From the host to the recorder: phases, losses and step boundaries of one loop."""
 
+import contextlib
+import math
 from collections.abc import Iterator
-from typing import Any, Protocol
+from time import monotonic_ns
+from typing import Any
+
+from torch import Tensor, is_grad_enabled
+from torch.optim import Optimizer
+
+from sla_accelerate._inject import FaultPoints
+from sla_accelerate._pace import Pace
+from sla_accelerate._prepared import Prepared
+from sla_accelerate.actions import OnStop, TrainingStoppedError
+from slav1.decision import Action
+from slav1.phase import Phase
+from slav1.recorder import layout
+from slav1.session import Session
+from slav1.testing import Faults
+from slav1.torch_signals import WARMUP_STEPS, LossReader, non_finite_flags
+
+_DATA, _FORWARD, _BACKWARD = int(Phase.DATA), int(Phase.FORWARD), int(Phase.BACKWARD)
+_OPTIMIZER, _BETWEEN, _EVALUATION = int(Phase.OPTIMIZER), int(Phase.BETWEEN), int(Phase.EVALUATION)
 
 
-class FetchWatch(Protocol):
-    """Who is told about fetches."""
+class LoopWatch:
+    """Tells the recorder what a hand-written loop does.
+
+    Phases: a fetch from a prepared loader is DATA, and what follows it FORWARD, until
+    ``backward``. Without a prepared loader all from one step to the next ``backward`` is
+    FORWARD. A fetch while gradients are off or no model is in training mode is
+    EVALUATION, and so is all that comes after the last batch of an epoch: what a loop
+    does there, nobody knows, so it gets the limits of an evaluation.
+    """
+
+    def __init__(
+        self, session: Session, *, on_stop: OnStop, faults: Faults | None, keeps_batch: bool
+    ) -> None:
+        """Starts before the first step, in the phase of the set-up.
+
+        Args:
+            session: This rank's session.
+            on_stop: What a stop does.
+            faults: What is planned to go wrong on this rank; None for nothing.
+            keeps_batch: Whether the batch in hand may be kept until its step ends, to
+                be looked at if the loss is not finite.
+        """
+        self.session = session
+        self.recorder = session.recorder
+        self.prepared = Prepared(
+            own_work_ends=session.recorder.own_work_ends,
+            before_step=None if faults is None else self._before_optimizer_step,
+            after_step=self._after_optimizer_step,
+        )
+        self.step = -1
+        """Step that ended last, counted from 0 over the whole run."""
+        self.stopped_at: int | None = None
+        """Step at whose end the contract stopped this training; None if it did not."""
+        self.is_over = False
+        """Whether nothing is recorded any more."""
+        self.num_steps = 0
+        """Steps this process has made."""
+        self.are_batches_uneven = False
+        """Whether ranks may have different numbers of batches on purpose."""
+        self._on_stop = on_stop
+        self._action = Action.LOG
+        self._keeps_batch = keeps_batch
+        self._faults = None if faults is None else FaultPoints(faults, self.prepared)
+        self._losses = LossReader(session.recorder)
+        self._pace = Pace()
+        self._pinned: int | None = None
+        self._is_aside = True
+        self._is_training_fetch = False
+        self._is_mode_telling = True
+        self._rest = _FORWARD
+        self._num_batches = 0
+        self._batch: Any = None
+        self._flags = 0
+        self._is_synced = False
 
     def begin_fetch(self, loader: Any) -> bool:
         """A batch is asked for; returns whether there is one."""
-        ...
+        self._batch = None
+        self._is_training_fetch = self._pinned is None and self._is_training()
+        if not self._is_training_fetch:
+            self._step_aside(_EVALUATION)
+            return True
+        self._go_on(_DATA)
+        if self._rest == _FORWARD:
+            self._rest = _BETWEEN
+            if not self.are_batches_uneven:
+                self.session.compare(num_batches=_length(loader))
+        return self._faults is None or self._faults.at_data(self.step + 1)
 
     def end_fetch(self, batch: Any) -> Any:
-        """It is there; returns what the loop shall get."""
-        ...
+        """The batch is there; returns what the loop shall get."""
+        if not self._is_training_fetch:
+            self._step_aside(_EVALUATION)
+            return batch
+        self._num_batches += 1
+        self.recorder.count_batch()
+        self.recorder.enter(_FORWARD)
+        if self._faults is not None:
+            batch = self._faults.at_forward(self.step + 1, batch)
+        if self._keeps_batch:
+            self._batch = batch
+        return batch
 
     def end_epoch(self) -> None:
         """There is no further batch."""
-        ...
+        self._batch = None
+        self._step_aside(_EVALUATION)
 
+    def begin_backward(self, loss: Any) -> Any:
+        """The loss is there; returns the one to differentiate."""
+        if self._pinned is not None:
+            self.recorder.enter(self._pinned)
+            return loss
+        if self._is_aside and not self.prepared.is_training():
+            # This loop trains in evaluation mode, so the mode says nothing here.
+            self._is_mode_telling = False
+        if self._faults is not None:
+            loss = self._faults.loss(self.step + 1, loss)
+        self._take_in(loss)
+        self._is_synced = self.prepared.syncs_gradients()
+        if self._is_aside:
+            self._go_on(_BACKWARD)
+        if self._is_synced:
+            self.recorder.enter_synced_backward()
+        else:
+            self.recorder.enter(_BACKWARD)
+        if self._faults is not None:
+            self._faults.at_backward(self.step + 1)
+        return loss
 
-class FindWatch(Protocol):
-    """Finds who is told right now."""
+    def end_backward(self, *, has_gradients: bool) -> None:
+        """The backward is over; with ``has_gradients`` an update comes next."""
+        if self._pinned is not None:
+            return
+        after = _OPTIMIZER if has_gradients else self._rest
+        if self._is_synced:
+            self.recorder.leave_synced_backward(after)
+            if self.num_steps >= 1:
+                self.prepared.settle()
+        else:
+            self.recorder.enter(after)
+        if self._faults is not None:
+            self._faults.after_backward(self.step + 1, has_gradients=has_gradients)
 
-    def __call__(self) -> FetchWatch | None:
-        """The run that is watched; None if none is."""
-        ...
+    def note_progress(self) -> None:
+        """The loop called the accelerator, so it is not stuck."""
+        is_between = self._pinned is None and not self._is_aside
+        if is_between and self.recorder.phase is Phase.BETWEEN and not self._is_training():
+            self._step_aside(_EVALUATION)
+        else:
+            self.recorder.enter(int(self.recorder.phase))
 
+    @contextlib.contextmanager
+    def with_peers(self) -> Iterator[None]:
+        """A collective that the loop called itself: waiting in it is no work."""
+        self.note_progress()
+        start_ns = monotonic_ns()
+        yield
+        self.note_progress()
+        self.recorder.leave_out(monotonic_ns() - start_ns)
 
-def watch_fetches(loader: Any, find_watch: FindWatch) -> None:
-    """Lets every pass over ``loader`` tell about its fetches.
-
-    The loader stays the same object, which Accelerate keeps in its lists, and is still
-    an instance of its class. Only its ``__iter__`` is another one, and Python looks that
-    up on the class; so it gets a class of its own, as Accelerate does with its loaders.
-    """
-    host_class = type(loader)
-    if hasattr(host_class, "sla_host_class"):
-        return
-
-    def __iter__(self: Any) -> Iterator[Any]:
-        return _told(find_watch, self, host_class.__iter__(self))
-
-    content = {"__iter__": __iter__, "__module__": host_class.__module__}
-    watched: Any = type(host_class.__name__, (host_class,), content)
-    watched.__qualname__ = host_class.__qualname__
-    watched.sla_host_class = host_class
-    # Its own ``__class__`` is a property that names the class of the loader underneath.
-    object.__dict__["__class__"].__set__(loader, watched)
-
-
-def _told(find_watch: FindWatch, loader: Any, batches: Iterator[Any]) -> Iterator[Any]:
-    while True:
-        # Looked up each time: the run may begin or end inside the loop.
-        watch = find_watch()
-        if watch is not None and not watch.begin_fetch(loader):
-            break
+    @contextlib.contextmanager
+    def aside(self, phase: Phase) -> Iterator[None]:
+        """Something that is no part of a step; may be nested."""
+        pinned, was_aside, before = self._pinned, self._is_aside, int(self.recorder.phase)
+        self._pinned = int(phase)
+        self.recorder.enter(self._pinned)
         try:
-            batch = next(batches)
-        except StopIteration:
-            break
-        yield batch if watch is None else watch.end_fetch(batch)
-    if watch is not None:
-        watch.end_epoch()
+            yield
+        finally:
+            if not self.is_over:
+                self._pinned, self._is_aside = pinned, was_aside
+                self.recorder.enter(before)
+                self.recorder.forget_times()
+
+    def forget_objects(self) -> None:
+        """The user frees all models and optimizers; others may follow."""
+        self.prepared.remove()
+        self._pace = Pace()
+        self._batch = None
+
+    def stop_error(self) -> TrainingStoppedError:
+        """What a loop that was stopped gets."""
+        assert self.stopped_at is not None
+        return TrainingStoppedError(
+            step=self.stopped_at, action=self._action, run_folder=self.session.run_folder
+        )
+
+    def leave(self, reason: str) -> None:
+        """Ends the watch; ``finished`` if all is in good order."""
+        if self.is_over:
+            return
+        if reason == "finished":
+            self._losses.drain()
+            self.recorder.enter(int(Phase.TEARDOWN))
+        self.is_over = True
+        self.forget_objects()
+        self.session.leave(reason)
+
+    def _take_in(self, loss: Any) -> None:
+        """Takes in the loss of one backward; looks for what is not finite while it can
+        be told apart."""
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            return
+        if loss.is_cuda:
+            self._losses.add(loss.detach().reshape(()))
+            return
+        value = loss.item()
+        self._losses.add(value)
+        if not math.isfinite(value):
+            self._flags |= non_finite_flags(self._batch, self.prepared.parameters())
+
+    def _before_optimizer_step(self, optimizer: Optimizer) -> None:
+        del optimizer
+        if self._faults is not None and self._pinned is None:
+            self._faults.at_optimizer(self.step + 1)
+
+    def _after_optimizer_step(self, optimizer: Optimizer) -> None:
+        if self._pinned is not None:
+            return
+        num_optimizers = self.prepared.num_optimizers
+        if not self._pace.ends_step(id(optimizer), num_optimizers=num_optimizers):
+            # Another optimizer's forward and backward follow in the same step.
+            self.recorder.enter(_FORWARD)
+            return
+        self.recorder.enter(self._rest)
+        self._end_step()
+
+    def _end_step(self) -> None:
+        self.step += 1
+        flags, self._flags, self._batch = self._flags, 0, None
+        if self.num_steps < WARMUP_STEPS:
+            flags |= layout.IS_WARMUP
+        self.num_steps += 1
+        # Accelerate is given the loss undivided, so the mean needs no scale.
+        self._losses.end_step(self.step, scale=1, batch=self._num_batches - 1, flags=flags)
+        if self._faults is not None:
+            self._faults.at_step_end(self.step)
+        action = self.session.at_boundary(self.step)
+        if action is not None:
+            self._carry_out(action)
+
+    def _carry_out(self, action: Action) -> None:
+        self.stopped_at = self.step
+        self.session.confirm(self.step)
+        self._action = action
+        if self._on_stop == "raise":
+            self.leave("finished")
+            raise self.stop_error()
+
+    def _is_training(self) -> bool:
+        return is_grad_enabled() and (not self._is_mode_telling or self.prepared.is_training())
+
+    def _step_aside(self, phase: int) -> None:
+        if self._pinned is not None:
+            self.recorder.enter(self._pinned)
+            return
+        self._is_aside = True
+        self.recorder.enter(phase)
+
+    def _go_on(self, phase: int) -> None:
+        self.recorder.enter(phase)
+        if self._is_aside:
+            self._is_aside = False
+            self.recorder.forget_times()
+
+
+def _length(loader: Any) -> int | None:
+    try:
+        return len(loader)
+    except (TypeError, AttributeError):
+        return None

@@ -62,6 +62,11 @@ class Job:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
+    def run(self) -> None:
+        """An epoch."""
+        for _ in self.loader:
+            self.step()
+
     def loss(self, value: float | Tensor) -> Tensor:
         """A loss of this value that hangs on the model."""
         return value + 0.0 * self.model(torch.ones(1, 2)).sum()
@@ -102,9 +107,9 @@ def _fresh() -> Iterator[None]:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[Any]:
+def job(tmp_path: Path) -> Any:
     """Starts a training; arguments as for the accelerator."""
-    yield lambda **settings: Job(tmp_path, settings)
+    return lambda **settings: Job(tmp_path, settings)
 
 
 def test_each_optimizer_step_is_written_with_its_loss(job):
@@ -334,8 +339,7 @@ def test_a_stop_ends_the_loop_at_its_step(job):
     training = job()
     order(Action.STOP, at_step=3)
     with pytest.raises(TrainingStoppedError, match="end of step 3") as stop:
-        for _ in training.loader:
-            training.step()
+        training.run()
     with pytest.raises(TrainingStoppedError):
         training.step()
 
@@ -457,20 +461,17 @@ def test_what_was_not_finite_is_told(job):
     assert steps[2].non_finite == ()
 
 
-def test_an_exception_inside_a_fetch_reaches_the_user(job):
+def test_an_exception_of_a_step_reaches_the_user(job):
     """
     Faults act where they are planned, and what is raised there is the user's.
     """
-    seen = []
     with inject("exception", rank=0, step=2, where="optimizer"):
         training = job()
         with pytest.raises(RuntimeError, match="step 2, on entering optimizer"):
-            for _ in training.loader:
-                training.step()
-                seen.append(training.phase)
+            training.run()
 
-    assert len(seen) == 2
     assert training.phase is Phase.OPTIMIZER
+    assert len(training.samples()) == 2
 
 
 def test_nothing_happens_before_the_first_prepare(tmp_path):

@@ -15,9 +15,7 @@ def ends(order: str, *, num_optimizers: int | None = None) -> str:
     """The optimizers of ``order`` one after another; a dot where no step ended."""
     pace = Pace()
     num = num_optimizers or len(set(order))
-    return "".join(
-        name if pace.ends_step(ord(name), num_optimizers=num) else "." for name in order
-    )
+    return "".join(name if pace.ends_step(ord(name), num_optimizers=num) else "." for name in order)
 
 
 def test_one_optimizer_ends_every_step():
