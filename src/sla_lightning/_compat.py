@@ -10,7 +10,14 @@ from typing import Any
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-__all__ = ["SIGTERMException", "missing_names", "reset_driver", "watch_fetches", "wrap_run"]
+__all__ = [
+    "SIGTERMException",
+    "log_step",
+    "missing_names",
+    "reset_driver",
+    "watch_fetches",
+    "wrap_run",
+]
 
 
 def missing_names(trainer: Trainer) -> list[str]:
@@ -23,6 +30,12 @@ def missing_names(trainer: Trainer) -> list[str]:
         "fit_loop.epoch_loop._on_after_fetch": loop.epoch_loop,
     }
     return [name for name, owner in wanted.items() if not hasattr(owner, name.rsplit(".", 1)[1])]
+
+
+def log_step(trainer: Trainer) -> int:
+    """Number under which the host's loggers get the metrics of the step in hand."""
+    loop: Any = trainer.fit_loop.epoch_loop
+    return int(getattr(loop, "_batches_that_stepped", trainer.global_step))
 
 
 def watch_fetches(trainer: Trainer, before: Callable[[], None], after: Callable[[], None]) -> None:

@@ -19,6 +19,8 @@ class FaultPoints:
         self._module = module
         self._step = 0
         host: Any = module
+        # A compiled module has a training step of its own, beside that of its class.
+        self._own_step = vars(host).get("training_step")
         host.training_step = self._wrapped(module.training_step)
 
     def at(self, where: str) -> None:
@@ -33,7 +35,11 @@ class FaultPoints:
 
     def remove(self) -> None:
         """Gives the module its own training step back."""
-        vars(self._module).pop("training_step", None)
+        host: Any = self._module
+        if self._own_step is not None:
+            host.training_step = self._own_step
+        else:
+            vars(host).pop("training_step", None)
 
     def _wrapped(self, training_step: Callable[..., Any]) -> Callable[..., Any]:
         def step_with_faults(*args: Any, **kwargs: Any) -> Any:

@@ -46,7 +46,8 @@ def drive(trainer: Trainer, session: Session, run: Callable[[], None]) -> None:
 
 
 def _end_without_saving(trainer: Trainer) -> None:
-    """Ends the run as Lightning does, but the breached state is not saved.
+    """Ends the run as Lightning does, but the breached state is not saved, not even by
+    a hook that comes before this ``fit`` has been torn down.
 
     ``trainer.should_stop`` is no way out: it validates first, lets ModelCheckpoint save,
     and gives way to ``min_steps``.

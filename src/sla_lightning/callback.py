@@ -14,9 +14,10 @@ from sla_lightning.telemetry import FitWatch
 from slav1.contract import Contract
 from slav1.decision import Action
 from slav1.phase import Phase
-from slav1.session import RunSettings, join
+from slav1.session import RunSettings, Session, join
 from slav1.session.rendezvous import job_rendezvous
 from slav1.session.settings_source import resolve
+from slav1.testing import planned_faults
 
 STATE_VERSION = 1
 """Version of what the callback keeps in a checkpoint."""
@@ -74,6 +75,7 @@ class SLACallback(Callback):
             )
         self.stopped_at, self._loaded = None, None
         settings = resolve(self._contract, self._run_dir, os.environ)
+        faults = planned_faults(trainer.global_rank, trainer.world_size)
         session = join(
             RunSettings(
                 contract=settings.contract,
@@ -91,15 +93,15 @@ class SLACallback(Callback):
         # before whatever another callback would do with a state in breach.
         host: Any = trainer
         host.callbacks = [self, *(c for c in host.callbacks if c is not self)]
-        self._run = FitWatch(trainer, pl_module, session)
+        self._run = FitWatch(trainer, pl_module, session, faults)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Compares the ranks' data and goes on from saved memories."""
         run = self._running()
         num_batches = trainer.num_training_batches
         run.session.compare(num_batches=int(num_batches) if math.isfinite(num_batches) else None)
-        if self._loaded is not None and trainer.is_global_zero:
-            run.session.restore(self._loaded)
+        if trainer.is_global_zero:
+            self._go_on(trainer, run.session)
         run.start_training()
 
     def on_train_batch_start(
@@ -194,6 +196,15 @@ class SLACallback(Callback):
     def __getstate__(self) -> dict[str, Any]:
         """Settings only: sockets and shared memory stay in their process."""
         return {**vars(self), "_run": None}
+
+    def _go_on(self, trainer: Trainer, session: Session) -> None:
+        if self._loaded is not None:
+            session.restore(self._loaded)
+        elif trainer.ckpt_path is not None:
+            session.note(
+                f"Training goes on from {trainer.ckpt_path}, which holds no SLA state of this "
+                "version: the detectors start with empty windows."
+            )
 
     def _running(self) -> FitWatch:
         assert self._run is not None, "training hooks come after setup('fit')"

@@ -10,11 +10,12 @@ from torch import Tensor
 from sla_lightning import _compat
 from sla_lightning._inject import FaultPoints
 from sla_lightning.actions import drive
+from sla_lightning.metrics import StepMetrics
 from slav1.decision import Action
 from slav1.phase import Phase
 from slav1.recorder import Recorder, layout
 from slav1.session import Session
-from slav1.testing import planned_faults
+from slav1.testing import Faults
 from slav1.torch_signals import WARMUP_STEPS, LossReader, OwnWorkEnd, non_finite_flags
 
 _DATA, _FORWARD, _OPTIMIZER = int(Phase.DATA), int(Phase.FORWARD), int(Phase.OPTIMIZER)
@@ -24,7 +25,17 @@ _BACKWARD, _BETWEEN = int(Phase.BACKWARD), int(Phase.BETWEEN)
 class FitWatch:
     """One ``fit`` under watch: what lives from its setup to its end."""
 
-    def __init__(self, trainer: Trainer, module: LightningModule, session: Session) -> None:
+    def __init__(
+        self, trainer: Trainer, module: LightningModule, session: Session, faults: Faults | None
+    ) -> None:
+        """Starts before the first batch.
+
+        Args:
+            trainer: The trainer.
+            module: What it trains.
+            session: This rank's session.
+            faults: Faults planned for this rank; None if there are none.
+        """
         self.session = session
         self.recorder: Recorder = session.recorder
         self.losses = LossReader(session.recorder)
@@ -40,9 +51,11 @@ class FitWatch:
         self._is_synced = False
         self._resume_phase = int(Phase.SETUP)
         self._own_work_end: OwnWorkEnd | None = None
-        planned = planned_faults(trainer.global_rank, trainer.world_size)
-        self._faults = None if planned is None else FaultPoints(planned, trainer, module)
+        self._metrics: StepMetrics | None = None
+        self._faults = None if faults is None else FaultPoints(faults, trainer, module)
         host: Any = trainer
+        # A user may have replaced the method by a function of his own.
+        self._own_save = vars(host).get("save_checkpoint")
         self._host_save = trainer.save_checkpoint
         host.save_checkpoint = self._save_checkpoint
         missing = _compat.missing_names(trainer)
@@ -64,6 +77,7 @@ class FitWatch:
         self._resume_phase = _BETWEEN
         self.recorder.enter(_BETWEEN)
         self.recorder.forget_times()
+        self._metrics = StepMetrics(self._trainer, self.recorder)
         if self._trainer.world_size > 1:
             self._own_work_end = OwnWorkEnd(self._module, self.recorder.own_work_ends)
 
@@ -125,6 +139,8 @@ class FitWatch:
         self._num_steps += 1
         scale = self._trainer.accumulate_grad_batches if self._is_automatic else 1
         self.losses.end_step(step, scale=scale, batch=self._num_batches - 1, flags=flags)
+        assert self._metrics is not None, "training has started"
+        self._metrics.end_step()
         if self._faults is not None:
             self._faults.at("step_end")
         return self.session.at_boundary(step)
@@ -137,8 +153,10 @@ class FitWatch:
     def close(self) -> None:
         """Gives the host back what was wrapped."""
         host: Any = self._trainer
-        host.save_checkpoint = self._host_save
-        vars(host).pop("save_checkpoint", None)
+        if self._own_save is not None:
+            host.save_checkpoint = self._own_save
+        else:
+            vars(host).pop("save_checkpoint", None)
         _compat.reset_driver(self._trainer)
         if self._own_work_end is not None:
             self._own_work_end.remove()

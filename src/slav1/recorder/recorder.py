@@ -7,6 +7,8 @@ from time import monotonic_ns
 from slav1.phase import Phase
 from slav1.recorder.block import Block
 from slav1.recorder.layout import RECORD, Word
+from slav1.recorder.ring import sample_of
+from slav1.sample import Sample
 
 _NS = 1e-9
 _NUM_PHASES = max(Phase) + 1
@@ -152,6 +154,14 @@ class Recorder:
         self._sync_ns = 0
         self._step_start_ns = now
         return number
+
+    def last_sample(self) -> Sample | None:
+        """Reads the newest record back, for a host that shows it; None before the first."""
+        if self._num_records == 0:
+            return None
+        number = (self._num_records - 1) % self._num_slots
+        fields = RECORD.unpack_from(self._records, number * _RECORD_BYTES)
+        return sample_of(self._words[Word.RANK], fields)
 
     def publish(self, number: int) -> None:
         """Shows the monitor the records up to ``number``."""

@@ -1,0 +1,53 @@
+"""The contract's own numbers in the user's loggers."""
+
+from typing import Any
+
+from lightning.pytorch import Trainer
+
+from sla_lightning import _compat
+from slav1.recorder import Recorder
+
+
+class StepMetrics:
+    """Gives the host's loggers what a step took, as often as the host itself logs.
+
+    On all other steps it counts down one number. Only global rank 0 logs, its own times.
+    """
+
+    def __init__(self, trainer: Trainer, recorder: Recorder) -> None:
+        """Starts at the step the trainer is at.
+
+        Args:
+            trainer: Its ``loggers`` and ``log_every_n_steps`` are used.
+            recorder: Where the times come from.
+        """
+        self._trainer = trainer
+        self._recorder = recorder
+        host: Any = trainer
+        is_logging = bool(trainer.loggers) and trainer.is_global_zero
+        self._every: int = host.log_every_n_steps if is_logging else 0
+        # Counts past 0 for ever where nothing is logged.
+        self._num_left = self._every - (
+            _compat.log_step(trainer) % self._every if self._every else 0
+        )
+
+    def end_step(self) -> None:
+        """A step's record is written."""
+        self._num_left -= 1
+        if self._num_left == 0:
+            self._num_left = self._every
+            self._log()
+
+    def _log(self) -> None:
+        sample = self._recorder.last_sample()
+        if sample is None:
+            return
+        times_s = {
+            "sla/step_time_s": sample.step_time_s,
+            "sla/data_time_s": sample.data_s,
+            "sla/self_time_s": sample.self_time_s,
+            "sla/sync_time_s": sample.sync_s,
+        }
+        known = {name: seconds for name, seconds in times_s.items() if seconds is not None}
+        for logger in self._trainer.loggers:
+            logger.log_metrics(known, step=_compat.log_step(self._trainer))

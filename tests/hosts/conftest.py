@@ -1,0 +1,219 @@
+"""What the host tests share: ranks that start in milliseconds, and their ledgers."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _launch import Ended, _environment, free_port
+
+SCRIPTS = Path(__file__).parent / "_scripts"
+TICK_S = 0.02
+START_LIMIT_S = 180.0
+
+
+class ForkServer:
+    """The test's end of ``_scripts/fork_server.py``."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(SCRIPTS / "fork_server.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=_environment(),
+        )
+        self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._ended: dict[int, int] = {}
+        self._reader = threading.Thread(target=self._read, name="fork-server", daemon=True)
+        self._reader.start()
+        self._answers.get(timeout=START_LIMIT_S)
+
+    def fork(self, order: dict[str, Any]) -> int:
+        """Starts one rank; returns its process id."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        self._process.stdin.flush()
+        while "rank" not in (answer := self._answers.get(timeout=START_LIMIT_S)):
+            self._ended[answer["pid"]] = answer["status"]
+        return int(answer["pid"])
+
+    def exit_code(self, pid: int) -> int | None:
+        """Exit code of a rank as ``subprocess`` gives it; None while it runs."""
+        while not self._answers.empty():
+            answer = self._answers.get()
+            self._ended[answer["pid"]] = answer["status"]
+        return self._ended.get(pid)
+
+    def close(self) -> None:
+        """Ends the server, and with it every rank that still runs."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=20)
+        self._reader.join(timeout=20)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._answers.put(json.loads(line))
+
+
+@dataclass(slots=True, kw_only=True)
+class RankJob:
+    """Ranks that run one script. Leaving the ``with`` block kills what is left."""
+
+    server: ForkServer
+    folder: Path
+    timeout_s: float
+    pids: dict[int, int] = field(default_factory=dict)
+    started_s: float = field(default_factory=time.monotonic)
+    ended_s: dict[int, float] = field(default_factory=dict)
+
+    def __enter__(self) -> "RankJob":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def wait(self) -> Ended:
+        """Waits until every rank has ended; TimeoutError after ``timeout_s``."""
+        while not self._has_ended():
+            if time.monotonic() - self.started_s > self.timeout_s:
+                self.kill()
+                raise TimeoutError(f"Still ran after {self.timeout_s} s:\n{self.ended()}")
+            time.sleep(TICK_S)
+        return self.ended()
+
+    def wait_for(self, text: str, *, rank: int = 0) -> None:
+        """Waits until ``text`` stands in a rank's output; TimeoutError if it never does."""
+        while text not in self.read(rank, "out") + self.read(rank, "err"):
+            is_late = time.monotonic() - self.started_s > self.timeout_s
+            if is_late or self.server.exit_code(self.pids[rank]) is not None:
+                self.kill()
+                raise TimeoutError(f"Rank {rank} never said {text!r}:\n{self.ended()}")
+            time.sleep(TICK_S)
+
+    def signal(self, rank: int, number: int) -> None:
+        """Sends a signal to one rank."""
+        os.kill(self.pids[rank], number)
+
+    def read(self, rank: int, stream: str) -> str:
+        """What a rank has written so far to ``out`` or ``err``."""
+        path = self.folder / f"rank-{rank}.{stream}"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def kill(self) -> None:
+        """Ends every rank that still runs, and waits until it has ended."""
+        for pid in self.pids.values():
+            if self.server.exit_code(pid) is None:
+                try:
+                    os.killpg(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+        deadline_s = time.monotonic() + 20
+        while not self._has_ended() and time.monotonic() < deadline_s:
+            time.sleep(TICK_S)
+
+    def ended(self) -> Ended:
+        """Exit codes, outputs and durations so far; -999 for a rank that still runs."""
+        codes = {rank: self.server.exit_code(pid) for rank, pid in self.pids.items()}
+        return Ended(
+            exit_codes={rank: -999 if code is None else code for rank, code in codes.items()},
+            out={rank: self.read(rank, "out") for rank in self.pids},
+            err={rank: self.read(rank, "err") for rank in self.pids},
+            seconds_s=dict(self.ended_s),
+        )
+
+    def _has_ended(self) -> bool:
+        for rank, pid in self.pids.items():
+            if self.server.exit_code(pid) is not None:
+                self.ended_s.setdefault(rank, time.monotonic() - self.started_s)
+        return len(self.ended_s) == len(self.pids)
+
+
+@dataclass(slots=True, kw_only=True)
+class Ranks:
+    """What the fixture ``ranks`` gives: runs a script of ``_scripts`` on real ranks."""
+
+    server: ForkServer
+    folder: Path
+    jobs: list[RankJob] = field(default_factory=list)
+
+    def __call__(self, script: str, *args: object, **how: Any) -> Ended:
+        """Runs a script until all ranks have ended; arguments as in :meth:`start`."""
+        with self.start(script, *args, **how) as job:
+            return job.wait()
+
+    def start(
+        self,
+        script: str,
+        *args: object,
+        num_ranks: int = 2,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float = 120.0,
+    ) -> RankJob:
+        """Starts a script and returns at once.
+
+        Args:
+            script: Name of a file in ``_scripts``.
+            args: Its command line.
+            num_ranks: World size.
+            env: Environment variables for every rank.
+            timeout_s: Seconds after which everything is killed.
+        """
+        folder = self.folder / f"job-{len(self.jobs)}"
+        folder.mkdir()
+        job = RankJob(server=self.server, folder=folder, timeout_s=timeout_s)
+        self.jobs.append(job)
+        port = free_port()
+        for rank in range(num_ranks):
+            own = {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(num_ranks),
+                "LOCAL_WORLD_SIZE": str(num_ranks),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "SLA_RUN_DIR": str(folder / "runs"),
+            }
+            order = {
+                "path": str(SCRIPTS / script),
+                "args": [str(arg) for arg in args],
+                "env": _environment() | own | dict(env or {}),
+                "folder": str(folder),
+                "rank": rank,
+            }
+            job.pids[rank] = self.server.fork(order)
+        return job
+
+    def close(self) -> None:
+        """Ends whatever a test left running."""
+        for job in self.jobs:
+            job.kill()
+
+
+@pytest.fixture(scope="session")
+def _fork_server() -> Iterator[ForkServer]:
+    server = ForkServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def ranks(_fork_server: ForkServer, tmp_path: Path) -> Iterator[Ranks]:
+    """Runs scripts of ``_scripts`` on rank processes that start in milliseconds."""
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    starter = Ranks(server=_fork_server, folder=folder)
+    yield starter
+    starter.close()
