@@ -94,6 +94,8 @@ class Limits(NamedTuple):
     """Past it something is odd; None where too little was learned."""
     typical_s: float | None = None
     """Usual length of the phase, for the evidence."""
+    soft_arl0: float | None = None
+    """Healthy phases between two over ``soft_s``."""
 
 
 def looked(watch: Watch, pulse: Pulse) -> Watch:
@@ -196,6 +198,7 @@ def _breach(watch: Watch, pulse: Pulse, limits: Limits, severity: int) -> Breach
         statistic=watch.stall_s,
         limit=limit_s,
         unit="s",
+        arl0=None if is_hard else limits.soft_arl0,
         message=(
             f"Rank {pulse.rank} has stalled in {_name(pulse.phase)} of step {pulse.step} for "
             f"{watch.stall_s:.1f} s; its limit there is {limit_s:.1f} s."

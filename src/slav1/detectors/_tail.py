@@ -12,9 +12,10 @@ _LOG_BIN = math.log(BIN_RATIO)
 SHORTEST_S, LONGEST_S = 1e-6, 1e6
 # Durations remembered; past it all counts are halved, so that old ones fade.
 MAX_COUNTED = 200_000
-# Fewest durations that a tail is fitted to.
+# Durations that a tail is fitted to, as a share of all and at least. With twice the share
+# the ordinary noise of 200 ms steps gets into it, and with it false alarms.
+TAIL_RATIO = 5e-4
 MIN_EXCESSES = 10
-TAIL_RATIO = 1e-3
 
 
 class Durations(NamedTuple):
@@ -54,11 +55,11 @@ def typical_s(durations: Durations) -> float:
 def tail_limit_s(durations: Durations, *, num_per_day: float, false_alarms_per_day: float) -> float:
     """How long a healthy one lasts at most, but for a wanted rate of exceptions.
 
-    Peaks over threshold with an exponential tail. The threshold is the 99.9 % quantile,
-    or the one that 10 durations exceed while there are fewer than 10,000. The mean
-    excess is fitted to the lower nine tenths of the excesses (all but two, if there are
-    ten), so one compilation among them does not move it, and one standard error is
-    added: a limit that is too short costs more than one that is too long.
+    Peaks over threshold with an exponential tail. The threshold is the 99.95 % quantile,
+    or the one that ten durations exceed while there are fewer than 20,000. The mean
+    excess is fitted with the longest tenth (at least two) taken as no longer than the
+    next, so one compilation among them does not move it, and one standard error is
+    added. While few were learned the real rate can be ten times the wanted one.
 
     Args:
         durations: What was learned; at least 12 durations.

@@ -162,17 +162,19 @@ class HangLearned:
         # Nothing can be said before min_limit_s: the tail need not be fitted.
         if durations.num_counted < NUM_NEEDED or pulse.since_progress_s <= self.min_limit_s:
             return Limits(hard_s=hard_s, typical_s=usual_s)
-        soft_s = self._soft_s(state, durations)
-        return Limits(hard_s=max(hard_s, soft_s), soft_s=soft_s, typical_s=usual_s)
-
-    def _soft_s(self, state: HangLearnedState, durations: Durations) -> float:
-        step_s = sum(typical_s(each) for each in state.phases)
+        num_per_day = SECONDS_PER_DAY / max(sum(map(typical_s, state.phases)), 1e-3)
         limit_s = tail_limit_s(
             durations,
-            num_per_day=SECONDS_PER_DAY / max(step_s, 1e-3),
+            num_per_day=num_per_day,
             false_alarms_per_day=self.false_alarms_per_day,
         )
-        return min(max(limit_s, self.min_limit_s), self.max_limit_s)
+        soft_s = min(max(limit_s, self.min_limit_s), self.max_limit_s)
+        return Limits(
+            hard_s=max(hard_s, soft_s),
+            soft_s=soft_s,
+            typical_s=usual_s,
+            soft_arl0=num_per_day / self.false_alarms_per_day,
+        )
 
 
 def _lengths_s(sample: Sample) -> tuple[float | None, ...]:

@@ -76,6 +76,7 @@ def test_the_learned_limit_warns_early():
 
     assert statuses(found) == [("breach", False), ("breach", True)]
     assert 1.0 <= found[0].statistic < 1.3
+    assert (found[0].arl0 > 1e6, found[1].arl0) == (True, None)
 
 
 def test_there_is_no_early_warning_from_few_samples():
