@@ -19,7 +19,11 @@ def main() -> None:
             delays, num_wrong, num_missed, num_good = [], 0, 0, 0
             for _ in range(options.repeats):
                 run = run_job(
-                    faults=f"kill:rank={killed},step=30", limit_s=120, steps=60, step_ms=20, ranks=ranks
+                    faults=f"kill:rank={killed},step=30",
+                    limit_s=120,
+                    steps=60,
+                    step_ms=20,
+                    ranks=ranks,
                 )
                 lines = [e for e in run.entries if e.kind == "breach" and e.rule == "liveness"]
                 if not lines or not run.injected:

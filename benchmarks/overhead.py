@@ -82,7 +82,10 @@ class StepTimes(L.Callback):
 
     def step_times_s(self) -> list[float]:
         """Step times, warm-up left out."""
-        return [after - before for before, after in zip(self.ends_s[10:], self.ends_s[11:], strict=False)]
+        return [
+            after - before
+            for before, after in zip(self.ends_s[10:], self.ends_s[11:], strict=False)
+        ]
 
 
 def timed(callback: SLACallback, spent_s: list[float]) -> SLACallback:
@@ -137,7 +140,9 @@ def job(options: argparse.Namespace) -> None:
         print(json.dumps({**step_times, "direct_us": spent_s[0] / num_steps * 1e6}))
 
 
-def measure(ranks: int, step_ms: float, steps: int, pairs: int, *, direct: bool) -> dict[str, object]:
+def measure(
+    ranks: int, step_ms: float, steps: int, pairs: int, *, direct: bool
+) -> dict[str, object]:
     """Runs :func:`job` in processes of its own."""
     with scratch() as folder:
         command = [sys.executable, __file__, "--job", f"--ranks={ranks}", f"--step-ms={step_ms}"]
@@ -192,8 +197,12 @@ def main() -> None:
     print(f"Recorder alone, best of 20 x 5,000 steps: {recorder_us():.1f} us a step.\n")
     for ranks in (1, 2):
         seen = measure(ranks, 0, 2000, 2, direct=True)
-        print(f"Inside the callback's own hooks, {ranks} rank(s): {seen['direct_us']:.1f} us a step.\n")
-    print("| ranks | step | pairs | without ms | with ms | difference us | difference % | p10-p90 % |")
+        print(
+            f"Inside the callback's own hooks, {ranks} rank(s): {seen['direct_us']:.1f} us a step.\n"
+        )
+    print(
+        "| ranks | step | pairs | without ms | with ms | difference us | difference % | p10-p90 % |"
+    )
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for ranks, step_ms, steps, pairs in ((1, 0, 2000, 8), (1, 50, 80, 12), (2, 50, 80, 12)):
         seen = measure(ranks, step_ms, steps, pairs, direct=False)

@@ -30,7 +30,11 @@ def main() -> None:
             delays, num_wrong, num_early = [], 0, 0
             for _ in range(options.repeats):
                 run = run_job(
-                    faults=faults, limit_s=180, steps=START + 120, step_ms=options.step_ms, ranks=ranks
+                    faults=faults,
+                    limit_s=180,
+                    steps=START + 120,
+                    step_ms=options.step_ms,
+                    ranks=ranks,
                 )
                 for entry in run.entries:
                     if entry.kind == "breach" and entry.rule == "straggler":
