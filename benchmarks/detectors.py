@@ -9,13 +9,13 @@ Every series is made up from fixed seeds, with known truth. Counts come with the
 
 import argparse
 import math
-import platform
 import random
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+
+from _machine import heading
 
 from slav1.breach import Breach, Status
 from slav1.detectors import (
@@ -296,8 +296,8 @@ def straggler_false_alarms(share: float) -> None:
                         imbalance=imbalance,
                         load=load,
                     )
-                    detector = StragglerSequential(baseline_rounds=1_000 if load else 200)
-                    found += sum(b.status is Status.BREACH for b in watched(detector, series))
+                    told = watched(StragglerSequential(), series)
+                    found += sum(b.status is Status.BREACH for b in told)
                 yield name, num_ranks, f"{num_runs * num_rounds:,}", found
 
     table("straggler: false alarms", ("self times", "ranks", "healthy rounds", "alarms"), rows())
@@ -474,10 +474,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=1.0, help="of the runs, for a quick look")
     parser.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
     options = parser.parse_args()
-    print(
-        f"{platform.machine()}, {platform.system()} {platform.release()}, "
-        f"Python {sys.version.split()[0]}, share {options.share}"
-    )
+    print(heading("Detectors: false alarms, delays, cost"))
     for name in options.only.split(","):
         for each in PARTS[name]:
             each(options.share)

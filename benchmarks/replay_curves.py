@@ -3,13 +3,13 @@
 python benchmarks/replay_curves.py
 """
 
-import platform
 import random
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from _machine import heading
 
 from slav1.breach import Breach, Status
 from slav1.detectors import LossVarianceLiteral, LossVarianceSequential
@@ -21,10 +21,7 @@ LONGEST_LIST = 8
 
 
 def main() -> None:
-    print(
-        f"{platform.machine()}, {platform.system()} {platform.release()}, "
-        f"Python {sys.version.split()[0]}\n"
-    )
+    print(heading("Recorded trainings: what the loss rules say"))
     print("| series | rows | rule | notices | breaches and recoveries | us a row |")
     print("| --- | --- | --- | --- | --- | --- |")
     for path in sorted(CURVES.glob("*.csv")):

@@ -53,8 +53,9 @@ class StragglerSequential:
     Nothing is found when all ranks are slow, or one step is, or there is one rank. A
     round with a warming-up rank is left out.
 
-    With self times that vary by 20 % at random from step to step, use a ``baseline_rounds``
-    of 1,000 or more.
+    The offsets are learned on while a rank is healthy, over about 1,000 rounds, which keeps
+    it silent where self times vary by 20 % at random; a rank that slows down over
+    thousands of rounds is not found.
 
     Raises:
         ValueError: If a setting is out of range.
