@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from slav1.breach import Breach
+from slav1.breach import Breach, Status
 from slav1.detectors._detector import Detector, Event
-from slav1.sample import Round
+from slav1.sample import Pulse, Round, Sample
 from slav1.state import from_plain, to_plain
 
 
@@ -19,23 +19,51 @@ class Guard:
         """Takes the detectors by the name of their rule."""
         self._detectors = dict(detectors)
         self._states: dict[str, dict[int | None, Any]] = {name: {} for name in detectors}
+        self._watching = {
+            kind: [(name, each) for name, each in self._detectors.items() if kind in each.WATCHES]
+            for kind in (Sample, Round, Pulse)
+        }
         self.num_seen = dict.fromkeys(detectors, 0)
         """Events each rule has seen, counted over all ranks."""
 
     def observe(self, event: Event) -> list[Breach]:
-        """Returns what the detectors find in ``event``."""
+        """Returns what the detectors find in ``event``.
+
+        A detector that fails is switched off, and a notice says so: one rule must not
+        take the others along.
+        """
         rank = None if isinstance(event, Round) else event.rank
         found = []
-        for name, detector in self._detectors.items():
-            if not isinstance(event, detector.WATCHES):
-                continue
+        for name, detector in self._watching[type(event)]:
             states = self._states[name]
-            state = states[rank] if rank in states else detector.start()
-            states[rank], breach = detector.observe(state, event)
+            try:
+                state = states[rank] if rank in states else detector.start()
+                states[rank], breach = detector.observe(state, event)
+            except Exception as error:  # noqa: BLE001 - whatever a detector of a user raises
+                found.append(self._switch_off(name, event, error))
+                continue
             self.num_seen[name] += 1
             if breach is not None:
                 found.append(breach)
         return found
+
+    def _switch_off(self, name: str, event: Event, error: Exception) -> Breach:
+        for kind, detectors in self._watching.items():
+            self._watching[kind] = [entry for entry in detectors if entry[0] != name]
+        # Its silence means nothing any more, also in the verdict.
+        self.num_seen[name] = 0
+        return Breach(
+            rule=name,
+            status=Status.NOTICE,
+            is_actionable=False,
+            rank=None if isinstance(event, Round) else event.rank,
+            step=event.step,
+            statistic=None,
+            limit=None,
+            unit="",
+            message=f"Rule {name} failed and is off for the rest of the run: "
+            f"{type(error).__name__}: {error}.",
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all memories as plain values, for a checkpoint."""

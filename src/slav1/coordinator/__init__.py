@@ -1,0 +1,1 @@
+"""The job's end of the line: all nodes' findings in, one decision out."""

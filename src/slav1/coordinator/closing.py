@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from slav1.contract import Contract, Mode
-from slav1.coordinator.journal import Journal
 from slav1.coordinator.decisions import Decisions
+from slav1.coordinator.journal import Journal
 from slav1.coordinator.messages import FirstException, NodeDone
 
 

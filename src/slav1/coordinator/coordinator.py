@@ -9,7 +9,7 @@ from slav1.coordinator import messages, notices
 from slav1.coordinator.closing import last_word, write_counts
 from slav1.coordinator.decisions import Decisions, Send
 from slav1.coordinator.journal import Journal
-from slav1.coordinator.membership import Membership
+from slav1.coordinator.membership import PAUSE_S, Membership
 from slav1.coordinator.rounds import Rounds
 from slav1.coordinator.stall import Stall
 from slav1.coordinator.strangers import Strangers
@@ -21,9 +21,6 @@ from slav1.sample import Round
 
 BEAT_EVERY_S = 1.0
 """Pause between two signs of life to the nodes, in seconds."""
-
-PAUSE_S = 2.0
-"""A gap between two ticks that is longer is a pause of the coordinator itself, in seconds."""
 
 _DEFAULT_COMPILE_LIMIT_S = 600.0
 

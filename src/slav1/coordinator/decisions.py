@@ -15,7 +15,6 @@ MAX_TRIES = 3
 """How often a decision is proposed that no node refused but one answered too late."""
 
 _END_NUMBER = 1001
-_LEAVE_S = 2.0
 
 
 class Decisions:
@@ -146,8 +145,7 @@ class Decisions:
             f"job is ended. Reason: {breach.message}",
             {"how": "end_processes"},
         )
-        # A peer's death makes a rank fail by itself; its own traceback is worth waiting for.
-        leave_s = _LEAVE_S if breach.rule == "liveness" else 0.0
+        leave_s = messages.LEAVE_S if breach.rule == "liveness" else 0.0
         for node in nodes:
             self._send(node, messages.End(reason=breach.message, leave_s=leave_s))
 

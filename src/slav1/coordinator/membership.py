@@ -5,6 +5,9 @@ from slav1.coordinator.messages import NodeDone
 NODE_SILENCE_S = 10.0
 """Silence after which a node's monitor counts as silent, in seconds; it reports each second."""
 
+PAUSE_S = 2.0
+"""A gap between two ticks that is longer is a pause of the monitor itself, in seconds."""
+
 JOIN_NOTICE_S = 60.0
 """Time from the first rank's arrival after which those still missing are named, in seconds."""
 

@@ -151,6 +151,11 @@ class AskSurvey(msgspec.Struct, tag=True, kw_only=True):
     number: int
 
 
+LEAVE_S = 2.0
+"""Time that ranks get to end by themselves after a peer died, in seconds: their own
+traceback is worth more than our signal."""
+
+
 class End(msgspec.Struct, tag=True, kw_only=True):
     """End the processes of your ranks."""
 

@@ -14,7 +14,7 @@ class RunTakenError(OSError):
 
     def __init__(self, path: Path) -> None:
         super().__init__(
-            f"the run in {path.parent} is being written by another job that still runs. Wait "
+            f"The run in {path.parent} is being written by another job that still runs. Wait "
             "for it to end, or give this one another SLA_RUN_ID or run_dir."
         )
         self.path = path
@@ -43,6 +43,7 @@ class RunLedger:
         self._num_lost = 0
         self._lock: int | None = None
         self._writer: LedgerWriter | None = None
+        self._is_closed = False
         error = self._open()
         if isinstance(error, RunTakenError):
             raise error
@@ -70,8 +71,14 @@ class RunLedger:
             self._writer.flush()
 
     def close(self) -> None:
-        """Tries a last time, and says how many lines were lost. The run stays taken."""
+        """Tries a last time, and says how many lines were lost. The run stays taken.
+
+        A second call does nothing.
+        """
+        if self._is_closed:
+            return
         self.flush()
+        self._is_closed = True
         num_missing = len(self._waiting) + self._num_lost
         if self._writer is not None:
             num_missing += self._writer.close()

@@ -33,6 +33,6 @@ def say(message: str) -> None:
 def _print(text: str) -> None:
     """Standard error is no file, as in a notebook."""
     try:
-        print(text, end="", file=sys.stderr, flush=True)
+        print(text, end="", file=sys.stderr, flush=True)  # noqa: T201 - there is no other way
     except (OSError, ValueError, AttributeError):
         return

@@ -5,12 +5,13 @@ public key can't even begin; one that does, but is not of this job, is turned aw
 by its own key. Both are counted.
 """
 
-import contextlib
+import errno
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
 import zmq
 from zmq.utils import z85
-from zmq.utils.monitor import parse_monitor_message
 
 from slav1.coordinator import messages
 
@@ -20,6 +21,13 @@ _FAILED_HANDSHAKES = (
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
 _LINGER_MS = 500
+_HANDSHAKE_MS = 5000
+_MAX_EVENTS = 1000
+
+_IDENTITY = b"node-"
+
+MAX_BYTES = 4 << 20
+"""Longest message, in bytes: what a stranger can make us keep before it is turned away."""
 
 
 class KeyPair(NamedTuple):
@@ -47,6 +55,34 @@ class PortInUseError(OSError):
         self.port = port
 
 
+class CannotListenError(OSError):
+    """The coordinator can't open its port, for another reason than that it is taken."""
+
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        super().__init__(
+            f"The coordinator can't listen on {host}, monitor.port {port}: {reason}. Set "
+            "monitor.port to a port from 1024 on that this user may open, or to 0."
+        )
+        self.host = host
+        self.port = port
+
+
+class UnreachableError(OSError):
+    """The coordinator of the job does not answer this node."""
+
+    def __init__(self, addresses: Sequence[str], limit_s: float) -> None:
+        super().__init__(
+            f"The coordinator beside rank 0 did not answer this node within {limit_s:g} s at "
+            f"{' or '.join(addresses)}. Set MASTER_ADDR to a name or address of rank 0's host "
+            "that all nodes reach, and let monitor.port (0: any) pass the firewall."
+        )
+        self.addresses = tuple(addresses)
+
+
+class MessageError(ValueError):
+    """Something came in that is no message of ours."""
+
+
 class Listener:
     """The coordinator's end."""
 
@@ -58,20 +94,18 @@ class Listener:
             keys: Keys of the coordinator.
             peer: Public key that the monitors of this job show.
         """
-        self.num_strangers = 0
-        """Connections turned away."""
         self._peer = peer
         self.gatekeeper = context.socket(zmq.REP)
         self.gatekeeper.bind("inproc://zeromq.zap.01")
         self.socket = context.socket(zmq.ROUTER)
         self.socket.linger = _LINGER_MS
+        self.socket.backlog = 1024
         self.socket.curve_server = True
         self.socket.curve_publickey = keys.public.encode()
         self.socket.curve_secretkey = keys.secret.encode()
         self.socket.zap_domain = b"slav1"
-        self.socket.handshake_ivl = 5000
-        # What a stranger could make us keep in memory before it is turned away.
-        self.socket.maxmsgsize = 64 << 20
+        self.socket.handshake_ivl = _HANDSHAKE_MS
+        self.socket.maxmsgsize = MAX_BYTES
         self.events = self.socket.get_monitor_socket(_FAILED_HANDSHAKES)
 
     def open(self, host: str, port: int) -> str:
@@ -79,19 +113,25 @@ class Listener:
 
         Raises:
             PortInUseError: If the port is taken.
+            CannotListenError: If it can't be opened for another reason.
         """
+        self.socket.ipv6 = ":" in host
         try:
-            self.socket.bind(f"tcp://{host}:{port or '*'}")
+            self.socket.bind(f"tcp://{bracketed(host)}:{port or '*'}")
         except zmq.ZMQError as error:
-            if error.errno == zmq.EADDRINUSE:
+            if error.errno == errno.EADDRINUSE:
                 raise PortInUseError(host, port) from error
-            raise
-        endpoint: bytes = self.socket.getsockopt(zmq.LAST_ENDPOINT)
+            raise CannotListenError(host, port, str(error)) from error
+        endpoint = self.socket.getsockopt(zmq.LAST_ENDPOINT)
+        assert isinstance(endpoint, bytes), "the option is bytes by its definition"
         return endpoint.decode().rstrip("\0")
 
     def admit(self) -> None:
         """Answers whoever asks to come in, by the key it shows."""
-        frames = self.gatekeeper.recv_multipart()
+        try:
+            frames = self.gatekeeper.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return
         version, request, mechanism = frames[0], frames[1], frames[5]
         key = z85.encode(frames[6]).decode() if mechanism == b"CURVE" else ""
         is_ours = key == self._peer
@@ -99,23 +139,43 @@ class Listener:
         self.gatekeeper.send_multipart([version, request, status, text, b"", b""])
 
     def count_strangers(self) -> int:
-        """Counts the connections turned away since the last call."""
-        num_new = 0
-        with contextlib.suppress(zmq.Again):
-            while True:
-                parse_monitor_message(self.events.recv_multipart(zmq.NOBLOCK))
-                num_new += 1
-        self.num_strangers += num_new
-        return num_new
+        """Counts the connections turned away since the last call, up to a thousand."""
+        for num_new in range(_MAX_EVENTS):
+            try:
+                self.events.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return num_new
+        return _MAX_EVENTS
 
-    def receive(self) -> tuple[bytes, messages.FromNode]:
-        """Reads one message; returns the sender's identity and the message."""
-        identity, raw = self.socket.recv_multipart()
-        return identity, messages.decode_from_node(raw)
+    def receive(self) -> tuple[int, messages.FromNode] | None:
+        """Reads one message.
 
-    def send(self, identity: bytes, message: messages.FromCoordinator) -> None:
+        Returns:
+            The node it comes from, and the message; None if none is there.
+
+        Raises:
+            MessageError: If it is no message of ours; it is gone then.
+        """
+        try:
+            frames = self.socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        try:
+            identity, raw = frames
+            return int(identity.removeprefix(_IDENTITY)), messages.decode_from_node(raw)
+        except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+            raise MessageError(
+                f"a message of node {frames[0]!r:.40} can't be read: {error}"
+            ) from error
+
+    def send(self, node: int, message: messages.FromCoordinator) -> None:
         """Sends one message to one node; a node that is gone loses it."""
-        self.socket.send_multipart([identity, messages.encode(message)], zmq.NOBLOCK)
+        frames = [b"%s%d" % (_IDENTITY, node), messages.encode(message)]
+        try:
+            self.socket.send_multipart(frames, zmq.NOBLOCK)
+        except zmq.Again:
+            # A node that takes nothing is noticed by its silence.
+            return
 
     def close(self) -> None:
         """Closes all sockets; what was sent still goes out for half a second."""
@@ -145,22 +205,96 @@ class Dialer:
             keys: Keys that the monitors of this job share.
             server: Public key of the coordinator.
         """
-        self.socket = context.socket(zmq.DEALER)
-        self.socket.linger = _LINGER_MS
-        self.socket.setsockopt(zmq.IDENTITY, f"node-{node}".encode())
-        self.socket.curve_serverkey = server.encode()
-        self.socket.curve_publickey = keys.public.encode()
-        self.socket.curve_secretkey = keys.secret.encode()
+        self.num_lost = 0
+        """Messages that could not be sent, because nobody takes them any more."""
+        self.socket = _dealer(context, address, keys, server)
+        self.socket.setsockopt(zmq.IDENTITY, b"%s%d" % (_IDENTITY, node))
         self.socket.connect(address)
 
-    def receive(self) -> messages.FromCoordinator:
-        """Reads one message."""
-        return messages.decode_from_coordinator(self.socket.recv())
+    def receive(self) -> messages.FromCoordinator | None:
+        """Reads one message; None if none is there.
+
+        Raises:
+            MessageError: If it is no message of ours; it is gone then.
+        """
+        try:
+            raw = self.socket.recv(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        try:
+            return messages.decode_from_coordinator(raw)
+        except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+            raise MessageError(f"a message of the coordinator can't be read: {error}") from error
 
     def send(self, message: messages.FromNode) -> None:
-        """Sends one message."""
-        self.socket.send(messages.encode(message))
+        """Sends one message. Never waits: whoever watches must not be held up."""
+        try:
+            self.socket.send(messages.encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            self.num_lost += 1
 
     def close(self) -> None:
         """Closes the socket; what was sent still goes out for half a second."""
         self.socket.close()
+
+
+def reachable(
+    context: zmq.Context[zmq.Socket[bytes]],
+    addresses: Sequence[str],
+    *,
+    keys: KeyPair,
+    server: str,
+    limit_s: float,
+) -> str:
+    """Finds the address at which the coordinator of this very job answers.
+
+    Args:
+        context: ZeroMQ context of this process.
+        addresses: ZeroMQ addresses to try, all at once.
+        keys: Keys that the monitors of this job share.
+        server: Public key of the coordinator.
+        limit_s: How long to try, in seconds.
+
+    Returns:
+        The first that completed a handshake with these keys.
+
+    Raises:
+        UnreachableError: If none did.
+    """
+    sockets = {address: _dealer(context, address, keys, server) for address in addresses}
+    poller = zmq.Poller()
+    address_of = {}
+    for address, dealer in sockets.items():
+        events = dealer.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        address_of[events] = address
+        poller.register(events, zmq.POLLIN)
+        dealer.connect(address)
+    try:
+        ready = poller.poll(int(limit_s * 1000))
+    finally:
+        for dealer in sockets.values():
+            dealer.disable_monitor()
+            dealer.close(linger=0)
+    if not ready:
+        raise UnreachableError(addresses, limit_s)
+    return address_of[ready[0][0]]
+
+
+def bracketed(host: str) -> str:
+    """A host as it stands in an address: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
+def _dealer(
+    context: zmq.Context[zmq.Socket[bytes]], address: str, keys: KeyPair, server: str
+) -> "zmq.Socket[bytes]":
+    """Makes a socket with the keys of the job; not connected yet."""
+    dealer = context.socket(zmq.DEALER)
+    dealer.linger = _LINGER_MS
+    dealer.maxmsgsize = MAX_BYTES
+    # Names are looked up by ZeroMQ, which must be told to take addresses of both kinds.
+    dealer.ipv6 = "127.0.0.1" not in address
+    dealer.curve_serverkey = server.encode()
+    dealer.curve_publickey = keys.public.encode()
+    dealer.curve_secretkey = keys.secret.encode()
+    return dealer

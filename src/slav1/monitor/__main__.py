@@ -1,42 +1,54 @@
-"""``python -m slav1.monitor``: the monitor process of one node. Imports no torch."""
+"""``python -m slav1.monitor FD``: the monitor process of one node. Imports no torch."""
 
 import contextlib
 import os
+import resource
 import signal
 import sys
 
 import msgspec
 
-from slav1.monitor.config import MonitorConfig
+from slav1.monitor.config import read_config
 from slav1.monitor.loop import MonitorLoop
+
+_MAX_DESCRIPTORS = 65536
 
 
 def main() -> int:
-    """Reads the configuration from standard input, answers with the address, watches."""
+    """Reads the configuration from standard input, answers through FD, watches."""
     # The job's supervisor ends us with the job; until then we have to see it out.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    config = msgspec.json.decode(sys.stdin.buffer.read(), type=MonitorConfig)
+    _raise_descriptor_limit()
+    answer_fd = int(sys.argv[1])
+    config = read_config(sys.stdin.buffer)
     try:
         loop = MonitorLoop(config)
     except (OSError, ValueError) as error:
-        _answer({"error": str(error)})
+        _answer(answer_fd, {"error": str(error)})
         return 1
     try:
-        _answer({"address": loop.address})
+        _answer(answer_fd, {"address": loop.address})
         loop.run()
     finally:
         loop.close()
     return 0
 
 
-def _answer(words: dict[str, str]) -> None:
-    """Writes the one line that the starter waits for, and lets go of the pipe."""
+def _answer(fd: int, words: dict[str, str]) -> None:
+    """Tells whoever started this process, and hangs up."""
     with contextlib.suppress(BrokenPipeError):
-        os.write(1, msgspec.json.encode(words) + b"\n")
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(quiet, 1)
-    os.close(quiet)
+        os.write(fd, msgspec.json.encode(words))
+    os.close(fd)
+
+
+def _raise_descriptor_limit() -> None:
+    """Strangers who hold connections open must not use up what ranks need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 if __name__ == "__main__":

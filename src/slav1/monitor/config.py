@@ -1,8 +1,11 @@
 """What a monitor is told when it starts."""
 
-from typing import Any
+import struct
+from typing import IO, Any
 
 import msgspec
+
+_LENGTH = struct.Struct("=I")
 
 
 class MonitorConfig(msgspec.Struct, kw_only=True):
@@ -45,8 +48,33 @@ class MonitorConfig(msgspec.Struct, kw_only=True):
     server_secret: str = ""
     """CURVE secret key of the coordinator; only node 0 is told."""
 
-    coordinator: str = ""
-    """ZeroMQ address of the coordinator; empty on node 0, which opens it."""
+    coordinator: list[str] = []
+    """ZeroMQ addresses at which the coordinator may be reached; none on node 0, which
+    opens it."""
 
     host: str = "127.0.0.1"
     """Interface on which node 0 opens the coordinator."""
+
+
+def write_config(stream: IO[bytes], config: MonitorConfig) -> None:
+    """Writes a configuration with its length before it.
+
+    The end of the stream would not do as its end: a process that another thread forks
+    in this moment would hold the pipe open.
+    """
+    raw = msgspec.msgpack.encode(config)
+    stream.write(_LENGTH.pack(len(raw)) + raw)
+    stream.flush()
+
+
+def read_config(stream: IO[bytes]) -> MonitorConfig:
+    """Reads what :func:`write_config` wrote.
+
+    Raises:
+        EOFError: If the stream ended before.
+    """
+    head = stream.read(_LENGTH.size)
+    raw = stream.read(_LENGTH.unpack(head)[0]) if len(head) == _LENGTH.size else b""
+    if not raw:
+        raise EOFError("the process that started this monitor ended before it said what to do")
+    return msgspec.msgpack.decode(raw, type=MonitorConfig)

@@ -1,5 +1,6 @@
 """Ending the processes of a node on behalf of the contract."""
 
+import os
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ class Ending:
     """
 
     ranks: Sequence[WatchedRank]
-    """Ranks to end, those of this very process last."""
+    """Ranks to end."""
 
     term_at_s: float
     """When SIGTERM is sent to those still alive, on the monotonic clock."""
@@ -37,7 +38,9 @@ class Ending:
         """Does what is due; returns whether every rank has ended."""
         alive = [rank for rank in self.ranks if rank.process.is_alive()]
         if alive and now_s >= self.kill_at_s:
-            for rank in alive:
+            # Ours comes last, once the others are gone: it takes the monitor along.
+            others = [rank for rank in alive if rank.process.pid != os.getpid()]
+            for rank in others or alive:
                 rank.process.send(signal.SIGKILL)
         elif alive and now_s >= self.term_at_s and not self.was_termed:
             self.was_termed = True

@@ -2,12 +2,15 @@
 
 import array
 import contextlib
+import hmac
 import os
 import socket
 import struct
+from collections.abc import Iterable
 
 import msgspec
 
+from slav1.coordinator.transport import MessageError
 from slav1.session import messages
 
 _MAX_FDS = 2
@@ -22,13 +25,21 @@ class Gate:
         Raises:
             OSError: If another monitor of this run and node is there already.
         """
-        self._token = token
+        self._token = token.encode()
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         self.socket.bind(messages.gate_address(token, node))
         self.socket.listen(256)
 
     def accept(self) -> "Connection | None":
-        """Takes the next caller; None if it is of another user, who is shut out."""
+        """Takes the next caller.
+
+        Returns:
+            The caller; None if it is of another user, who is shut out.
+
+        Raises:
+            BlockingIOError: If nobody is there any more.
+            OSError: If this process has no descriptor left for it.
+        """
         caller, _ = self.socket.accept()
         pid, uid, _ = struct.unpack("3i", caller.getsockopt(socket.SOL_SOCKET, _SO_PEERCRED, 12))
         if uid not in (os.getuid(), 0):
@@ -39,11 +50,17 @@ class Gate:
 
     def is_ours(self, hello: messages.Hello) -> bool:
         """Whether a caller knows this run's secret."""
-        return hello.token == self._token
+        return hmac.compare_digest(hello.token.encode(), self._token)
 
     def close(self) -> None:
         """Closes the socket; its name vanishes with it."""
         self.socket.close()
+
+
+def close_all(fds: Iterable[int]) -> None:
+    """Closes descriptors that came with a message and that nobody wants."""
+    for fd in fds:
+        os.close(fd)
 
 
 _SO_PEERCRED = getattr(socket, "SO_PEERCRED", 17)
@@ -64,26 +81,26 @@ class Connection:
             The message and its descriptors; None and [] once the caller has hung up.
 
         Raises:
-            msgspec.DecodeError: If it is no message of ours; its descriptors are closed.
+            MessageError: If it is no message of ours; its descriptors are closed.
             BlockingIOError: If nothing has come.
         """
         room = socket.CMSG_SPACE(_MAX_FDS * array.array("i").itemsize)
         try:
-            raw, ancillary, _, _ = self.socket.recvmsg(messages.MAX_BYTES, room)
+            # A program that the trainer starts must not inherit them from a monitor thread.
+            raw, ancillary, _, _ = self.socket.recvmsg(
+                messages.MAX_BYTES, room, socket.MSG_CMSG_CLOEXEC
+            )
         except ConnectionError:
             return None, []
         fds = array.array("i")
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-        if not raw:
-            return None, []
         try:
-            return messages.decode_from_rank(raw), list(fds)
-        except (msgspec.DecodeError, msgspec.ValidationError):
-            for fd in fds:
-                os.close(fd)
-            raise
+            return (messages.decode_from_rank(raw) if raw else None), list(fds)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            close_all(fds)
+            raise MessageError(f"a message of process {self.pid} can't be read: {error}") from error
 
     def send(self, message: messages.FromMonitor) -> None:
         """Sends one message; a caller that is gone or does not read loses it."""

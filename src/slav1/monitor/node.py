@@ -6,26 +6,29 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from slav1.breach import Breach
 from slav1.contract import Contract, Mode
 from slav1.coordinator import messages as job
 from slav1.coordinator.say import say
-from slav1.decision import Action
+from slav1.coordinator.strangers import Strangers
 from slav1.guard import Guard
-from slav1.monitor import hold
 from slav1.monitor.config import MonitorConfig
 from slav1.monitor.ender import Ending
 from slav1.monitor.gate import Connection
+from slav1.monitor.lifeline import Lifeline
+from slav1.monitor.node_decision import NodeDecision
+from slav1.monitor.relay import RELAYED, relayed
+from slav1.monitor.rings import Rings
 from slav1.monitor.survey import Survey
 from slav1.monitor.watched_rank import WatchedRank
-from slav1.recorder.layout import Word
 from slav1.sample import Round, Sample
 from slav1.session import messages as local
 
 REPORT_EVERY_S = 1.0
 """A report goes out at least so often, in seconds, empty or not."""
 
-HOLD_LIMIT_S = 8.0
-"""How long ranks may be held without a schedule before the node lets go, in seconds."""
+MAX_SAMPLES = 2000
+"""Samples in one report; more go out in several."""
 
 
 class NodeMonitor:
@@ -45,6 +48,8 @@ class NodeMonitor:
             send: Sends a message to the coordinator.
         """
         self._folder = Path(config.run_folder)
+        self._world_size = config.world_size
+        self._node = config.node
         self._grace_s = contract.monitor.grace_s
         self._wants_stacks = contract.monitor.stacks
         self._send = send
@@ -57,14 +62,14 @@ class NodeMonitor:
         )
         self.ranks: dict[int, WatchedRank] = {}
         """Ranks under watch, those that left included until the end."""
+        self._lifeline = Lifeline(contract, monotonic())
+        self._decision = NodeDecision(self.ranks, send)
+        self._strangers = Strangers()
         self._last_report_s = float("-inf")
         self._survey: Survey | None = None
         self._ending: Ending | None = None
-        self._held = 0
-        self._held_at_s = 0.0
-        self._carried_out: set[tuple[int, int]] = set()
         self._is_done_told = False
-        self._ring_trouble = False
+        self._rings = Rings(self._folder)
 
     @property
     def present(self) -> list[WatchedRank]:
@@ -74,14 +79,17 @@ class NodeMonitor:
     @property
     def is_busy(self) -> bool:
         """Whether something is under way that wants a look every millisecond or two."""
-        return bool(self._held) or self._survey is not None
+        return self._decision.is_under_way or self._survey is not None
 
     def join(self, hello: local.Hello, connection: Connection, fds: list[int]) -> WatchedRank:
-        """Takes a rank under watch.
+        """Takes a rank under watch, and its descriptors.
 
         Raises:
-            ValueError: If its block can't be read, or the rank is here already.
+            ValueError: If its block can't be read, or it is no rank of this job, or is
+                here already. Its descriptors stay the caller's then.
         """
+        if not 0 <= hello.rank < self._world_size:
+            raise ValueError(f"the job has ranks 0 to {self._world_size - 1}, not {hello.rank}")
         if hello.rank in self.ranks:
             raise ValueError(
                 f"rank {hello.rank} is watched already, by process "
@@ -94,31 +102,12 @@ class NodeMonitor:
 
     def on_rank_message(self, rank: WatchedRank, message: local.FromRank) -> None:
         """Takes in what a rank says."""
-        if isinstance(message, local.Failure):
-            phase = rank.pulse(monotonic()).phase
-            rank.exit_reason = message.error
-            self._send(
-                job.FirstException(
-                    rank=rank.rank, step=message.step, phase=phase, error=message.error
-                )
-            )
-        elif isinstance(message, local.Note):
-            self._send(
-                job.RankNote(
-                    rank=rank.rank,
-                    step=message.step,
-                    message=message.message,
-                    evidence=message.evidence,
-                )
-            )
-        elif isinstance(message, local.Facts):
-            self._send(job.RankFacts(rank=rank.rank, num_batches=message.num_batches))
-        elif isinstance(message, local.Restore):
-            self._send(job.StateRestored(state=message.state))
-        elif isinstance(message, local.AskState):
-            self._send(job.StateAsked(rank=rank.rank))
-        elif isinstance(message, local.Goodbye):
+        if isinstance(message, local.Goodbye):
             self._leave(rank, message.reason)
+        elif isinstance(message, RELAYED):
+            if isinstance(message, local.Failure):
+                rank.exit_reason = message.error
+            self._send(relayed(rank.rank, message, rank.phase))
 
     def on_rank_gone(self, rank: WatchedRank) -> None:
         """A rank's process has ended, or its connection has."""
@@ -129,30 +118,49 @@ class NodeMonitor:
 
     def on_message(self, message: job.FromCoordinator) -> None:
         """Takes in what the coordinator says."""
+        self._lifeline.hear(monotonic())
         self._on(message)
 
+    def on_strangers(self, num_new: int) -> None:
+        """Callers were turned away who are not of this run."""
+        self._strangers.add(num_new, monotonic())
+
+    def on_pause(self, now_s: float) -> None:
+        """This monitor itself stood still: nobody's silence up to now counts."""
+        self._lifeline.hear(now_s)
+        for rank in self.present:
+            rank.restart_clock(now_s)
+
     def on_tick(self, now_s: float) -> None:
-        """Reads all ranks once; called every tick, and more often while ``is_busy``."""
+        """Reads all ranks once."""
         self._look(now_s)
+        self.look_closely(now_s)
+        if self._ending is not None:
+            self._ending.advance(now_s)
+        else:
+            self._look_after_ranks_alone(now_s)
+        if num_strangers := self._strangers.take_burst(now_s):
+            self._tell_strangers(num_strangers)
+        if self.ranks and not self.present:
+            self.tell_done()
+
+    def look_closely(self, now_s: float) -> None:
+        """Looks at what must not wait for the next tick; called often while ``is_busy``."""
+        self._decision.look(now_s)
         if self._survey is not None and self._survey.is_complete(now_s):
             survey, self._survey = self._survey, None
             self._send(job.Survey(number=survey.number, positions=survey.positions(now_s)))
-        if self._ending is not None:
-            self._ending.advance(now_s)
-        if self._held:
-            self._look_at_decision(now_s)
-        if self.ranks and not self.present and not self._is_done_told:
-            self._tell_done()
-
-    def beat(self) -> None:
-        """Shows the ranks that their monitor lives."""
-        for rank in self.present:
-            rank.block.words[Word.BEAT] += 1
 
     def tell_done(self) -> None:
-        """Says that no rank will come any more, as when the parent is gone."""
-        if not self._is_done_told:
-            self._tell_done()
+        """Says that no rank will come any more, as when all have left."""
+        if self._is_done_told:
+            return
+        self._is_done_told = True
+        if num_strangers := self._strangers.take_burst(monotonic(), is_last=True):
+            self._tell_strangers(num_strangers)
+        self._rings.tell_unsaved()
+        num_lost = sum(rank.num_lost for rank in self.ranks.values())
+        self._send(job.NodeDone(num_seen=dict(self._guard.num_seen), num_lost=num_lost))
 
     def close(self) -> None:
         """Lets go of every rank."""
@@ -160,27 +168,56 @@ class NodeMonitor:
             rank.close()
 
     def _look(self, now_s: float) -> None:
+        # Asked before the pulses are taken, so that whoever counts as lost has been judged.
+        ended = [rank for rank in self.present if not rank.process.is_alive()]
+        for rank in ended:
+            rank.process_ended()
         samples: list[Sample] = []
-        findings: list[dict[str, Any]] = []
+        findings: list[Breach] = []
         for event in self._events(now_s, samples):
-            findings += [job.pack_breach(breach) for breach in self._guard.observe(event)]
+            findings += self._guard.observe(event)
+        for finding in findings:
+            self._lifeline.note(finding)
         if samples or findings or now_s - self._last_report_s >= REPORT_EVERY_S:
             self._last_report_s = now_s
-            self._send(job.Report(samples=samples, findings=findings))
+            self._report(samples, findings)
         for rank in self.present:
-            if not rank.process.is_alive():
-                self._lose(rank)
+            rank.beat()
+        for rank in ended:
+            self._lose(rank)
+
+    def _report(self, samples: list[Sample], findings: list[Breach]) -> None:
+        packed = [job.pack_breach(finding) for finding in findings]
+        while len(samples) > MAX_SAMPLES:
+            self._send(job.Report(samples=samples[:MAX_SAMPLES], findings=[]))
+            samples = samples[MAX_SAMPLES:]
+        self._send(job.Report(samples=samples, findings=packed))
 
     def _events(self, now_s: float, samples: list[Sample]) -> Iterator[Any]:
         for rank in self.present:
-            for sample in rank.new_samples():
-                samples.append(sample)
-                yield sample
+            samples += rank.new_samples()
+        # What goes wrong on one rank is on all of them a step later: the first one counts.
+        samples.sort(key=lambda sample: sample.step)
+        yield from samples
+        for rank in self.present:
             yield rank.pulse(now_s)
+
+    def _look_after_ranks_alone(self, now_s: float) -> None:
+        """Without a coordinator nobody else ends ranks that hang."""
+        if self._lifeline.has_changed(now_s):
+            is_cut = self._lifeline.is_cut(now_s)
+            say(
+                f"Node {self._node}: the coordinator beside rank 0 "
+                + ("is silent: nothing is written down." if is_cut else "is heard again.")
+            )
+        reason = self._lifeline.reason_to_end(now_s)
+        if reason is not None and self.present:
+            say(f"Node {self._node} ends its ranks without the coordinator: {reason.message}")
+            self._end(job.LEAVE_S if reason.rule == "liveness" else 0.0)
 
     def _lose(self, rank: WatchedRank) -> None:
         rank.has_left = True
-        self._save_ring(rank)
+        self._rings.save(rank)
         reason = rank.exit_reason or "lost"
         is_lost = rank.exit_reason is None
         self._send(job.RankLeft(rank=rank.rank, is_lost=is_lost, reason=reason))
@@ -188,51 +225,33 @@ class NodeMonitor:
     def _leave(self, rank: WatchedRank, reason: str) -> None:
         now_s = monotonic()
         self._look(now_s)
-        if self._held:
-            # What it did last must be known before it counts as gone.
-            self._look_at_decision(now_s)
+        # What it did last must be known before it counts as gone.
+        self._decision.look(now_s)
         rank.has_left = True
         rank.exit_reason = rank.exit_reason or reason
-        self._save_ring(rank)
+        self._rings.save(rank)
         rank.connection.send(local.Farewell())
         self._send(job.RankLeft(rank=rank.rank, is_lost=False, reason=rank.exit_reason))
 
-    def _save_ring(self, rank: WatchedRank) -> None:
-        try:
-            rank.save_ring(self._folder)
-        except OSError as error:
-            if not self._ring_trouble:
-                say(
-                    f"The flight ring of rank {rank.rank} can't be written to "
-                    f"{self._folder}: {error}. Training is not affected."
-                )
-            self._ring_trouble = True
+    def _tell_strangers(self, num: int) -> None:
+        self._send(
+            job.RankNote(
+                rank=None,
+                step=None,
+                message=f"{num} caller(s) at the local socket of node {self._node}'s monitor were "
+                "turned away: they are not of this run. Training is not affected.",
+                evidence={"num_refused": num, "node": self._node},
+            )
+        )
 
-    def _tell_done(self) -> None:
-        self._is_done_told = True
-        num_lost = sum(rank.num_lost for rank in self.ranks.values())
-        self._send(job.NodeDone(num_seen=dict(self._guard.num_seen), num_lost=num_lost))
-
-    def _words(self) -> list[Any]:
-        return [rank.block.words for rank in self.ranks.values()]
-
-    def _look_at_decision(self, now_s: float) -> None:
-        for rank in self.ranks.values():
-            words = rank.block.words
-            key = (self._held, rank.rank)
-            if hold.has_carried_out(words, self._held) and key not in self._carried_out:
-                self._carried_out.add(key)
-                self._send(
-                    job.CarriedOut(
-                        number=self._held,
-                        rank=rank.rank,
-                        step=words[Word.CARRIED_OUT_STEP],
-                        latency_s=max(0.0, words[Word.CARRIED_OUT_NS] * 1e-9 - self._held_at_s),
-                    )
-                )
-        is_scheduled = any(words[Word.SCHEDULED] == self._held for words in self._words())
-        if not is_scheduled and now_s - self._held_at_s > HOLD_LIMIT_S:
-            self._on(job.Release(number=self._held))
+    def _end(self, leave_s: float) -> None:
+        term_at_s = monotonic() + leave_s
+        self._ending = Ending(
+            ranks=self.present, term_at_s=term_at_s, kill_at_s=term_at_s + self._grace_s
+        )
+        for rank in self._ending.ranks:
+            self._rings.save(rank)
+        self._ending.begin()
 
     @singledispatchmethod
     def _on(self, message: Any) -> None:
@@ -240,20 +259,15 @@ class NodeMonitor:
 
     @_on.register
     def _(self, message: job.Hold) -> None:
-        self._held, self._held_at_s = message.number, monotonic()
-        hold.hold(self._words(), message.number)
-        step = hold.acknowledged_step(self._words())
-        self._send(job.Acknowledged(number=message.number, step=step))
+        self._decision.on_hold(message)
 
     @_on.register
     def _(self, message: job.Schedule) -> None:
-        hold.publish(self._words(), message.number, message.step, Action(message.action))
+        self._decision.on_schedule(message)
 
     @_on.register
     def _(self, message: job.Release) -> None:
-        hold.release(self._words(), message.number)
-        if self._held == message.number:
-            self._held = 0
+        self._decision.on_release(message.number)
 
     @_on.register
     def _(self, message: job.AskSurvey) -> None:
@@ -262,16 +276,8 @@ class NodeMonitor:
 
     @_on.register
     def _(self, message: job.End) -> None:
-        now_s = monotonic()
-        term_at_s = now_s + message.leave_s
-        self._ending = Ending(
-            ranks=[rank for rank in self.ranks.values() if not rank.has_left],
-            term_at_s=term_at_s,
-            kill_at_s=term_at_s + self._grace_s,
-        )
-        for rank in self._ending.ranks:
-            self._save_ring(rank)
-        self._ending.begin()
+        if self._ending is None:
+            self._end(message.leave_s)
 
     @_on.register
     def _(self, message: job.StateAnswer) -> None:

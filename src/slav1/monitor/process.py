@@ -39,6 +39,13 @@ class WatchedProcess:
         letter = chr(stat[stat.rindex(b")") + 2])
         return "T" if letter == "t" else letter
 
+    def queued_s(self) -> float:
+        """Seconds its main thread has waited for a processor; 0 where the kernel won't say."""
+        try:
+            return int(Path(f"/proc/{self.pid}/schedstat").read_bytes().split()[1]) * 1e-9
+        except (OSError, IndexError, ValueError):
+            return 0.0
+
     def send(self, number: int) -> None:
         """Sends signal ``number`` to exactly this process; does nothing if it is gone."""
         if not self.is_alive():

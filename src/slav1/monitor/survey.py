@@ -30,10 +30,12 @@ class Survey:
         self._deadline_s = now_s + LONGEST_S
         self._folder = folder
         self._sizes: dict[int, int] = {}
+        # Whoever has left was promised no more signals.
+        self._asked = [rank for rank in ranks if rank.stack_signal and not rank.has_left]
         for rank in self._ranks:
             rank.stacks.mark()
-            if rank.stack_signal:
-                rank.process.send(rank.stack_signal)
+        for rank in self._asked:
+            rank.process.send(rank.stack_signal)
 
     def is_complete(self, now_s: float) -> bool:
         """Whether every stack is written, or will not come any more.
@@ -41,7 +43,7 @@ class Survey:
         A dump has no end mark: it counts as whole when it no longer grows between
         two calls, which come some milliseconds apart.
         """
-        sizes = {rank.rank: rank.stacks.size() for rank in self._ranks if rank.stack_signal}
+        sizes = {rank.rank: rank.stacks.size() for rank in self._asked}
         is_quiet = sizes == self._sizes and all(sizes.values())
         self._sizes = sizes
         return is_quiet or now_s >= self._deadline_s

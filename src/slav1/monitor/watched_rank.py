@@ -14,6 +14,7 @@ from slav1.sample import Pulse, Sample
 from slav1.session.messages import Hello
 
 # Reading /proc costs more than all the rest of a pulse, so it waits for silence.
+_PHASES = {int(phase): phase for phase in Phase}
 _QUIET_S = 0.3
 _STATE_EVERY_S = 1.0
 
@@ -35,8 +36,11 @@ class WatchedRank:
         self.stacks = StackFile(fds[1], hello.thread)
         self.exit_reason: str | None = None
         self.has_left = False
+        self._clock_starts_s = float("-inf")
         self._ring = RingReader(self.block.words, self.block.records)
         self._state, self._state_time_s = "R", float("-inf")
+        self._quiet_change = -1
+        self._queued_s = 0.0
 
     @property
     def num_lost(self) -> int:
@@ -47,6 +51,14 @@ class WatchedRank:
     def step(self) -> int:
         """Step the rank is in."""
         return self.block.words[Word.STEP]
+
+    @property
+    def phase(self) -> Phase:
+        """Phase the rank is in; ``DONE`` once it has left."""
+        if self.has_left:
+            return Phase.DONE
+        # Whatever a stray pointer of the trainer wrote there, its monitor goes on.
+        return _PHASES.get(self.block.words[Word.PHASE] & 255, Phase.SETUP)
 
     def phase_change(self) -> int:
         """Counter and phase in one number: changes whenever the rank makes progress."""
@@ -63,7 +75,10 @@ class WatchedRank:
             now_s: This node's monotonic clock, in seconds.
         """
         words = self.block.words
-        since_progress_s = max(0.0, now_s - words[Word.CHANGED_NS] * 1e-9)
+        changed_s = max(words[Word.CHANGED_NS] * 1e-9, self._clock_starts_s)
+        since_progress_s = max(0.0, now_s - changed_s)
+        if since_progress_s > _QUIET_S:
+            since_progress_s = max(_QUIET_S, since_progress_s - self._starved_s())
         if since_progress_s > _QUIET_S or now_s - self._state_time_s > _STATE_EVERY_S:
             self._state, self._state_time_s = self.process.state(), now_s
         is_alive = self._state not in "XZ"
@@ -73,11 +88,29 @@ class WatchedRank:
             is_alive=is_alive,
             process_state=self._state,
             step=words[Word.STEP],
-            phase=Phase.DONE if self.has_left else Phase(words[Word.PHASE] & 255),
+            phase=self.phase,
             since_progress_s=since_progress_s,
             num_steps=words[Word.NUM_RECORDS],
             exit_reason=self.exit_reason,
         )
+
+    def _starved_s(self) -> float:
+        """Seconds of this silence in which the rank could have run but got no processor.
+
+        An overloaded machine is no hang. Counted from the first look at the silence.
+        """
+        change, queued_s = self.phase_change(), self.process.queued_s()
+        if change != self._quiet_change:
+            self._quiet_change, self._queued_s = change, queued_s
+        return queued_s - self._queued_s
+
+    def beat(self) -> None:
+        """Shows the rank that its monitor lives."""
+        self.block.words[Word.BEAT] += 1
+
+    def restart_clock(self, now_s: float) -> None:
+        """Counts the rank's silence from now on, as after a pause of this monitor."""
+        self._clock_starts_s = now_s
 
     def process_ended(self) -> None:
         """Makes the next pulse look at the process at once."""

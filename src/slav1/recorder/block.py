@@ -1,12 +1,20 @@
 """One rank's shared block: anonymous memory that a second process can map too."""
 
 import contextlib
+import fcntl
 import mmap
 import os
+import struct
 import tempfile
 from pathlib import Path
 
 from slav1.recorder.layout import HEADER_BYTES, MAGIC, VERSION, Word, block_bytes
+
+# Whoever has mapped the memory would be killed by SIGBUS if somebody made it shorter.
+_SEALS = ("F_SEAL_SHRINK", "F_SEAL_GROW", "F_SEAL_SEAL")
+
+
+_IN_MEMORY = "/dev/shm"  # noqa: S108 - the file gets no name there
 
 
 class BlockVersionError(ValueError):
@@ -22,32 +30,42 @@ class Block:
     """
 
     def __init__(self, fd: int) -> None:
-        """Maps the block behind ``fd`` and takes over the descriptor.
+        """Maps the block behind ``fd`` and, if that succeeds, takes over the descriptor.
 
         Raises:
-            BlockVersionError: If it is no block of this version.
+            BlockVersionError: If it is no block of this version, or is cut.
         """
+        num_bytes = os.fstat(fd).st_size
+        if num_bytes < HEADER_BYTES:
+            raise BlockVersionError(f"This is no flight ring: it has only {num_bytes} bytes.")
+        try:
+            self._memory = mmap.mmap(fd, num_bytes)
+        except OSError as error:
+            raise BlockVersionError(
+                f"This is no flight ring: it can't be mapped, {error}."
+            ) from error
         self.fd = fd
-        self._memory = mmap.mmap(fd, os.fstat(fd).st_size)
         self.words = memoryview(self._memory)[:HEADER_BYTES].cast("q")
         self.records = memoryview(self._memory)[HEADER_BYTES:]
         try:
             check_header(self.words[Word.MAGIC], self.words[Word.VERSION])
+            check_slots(self.words[Word.NUM_SLOTS], num_bytes)
         except BlockVersionError:
-            self.close()
+            self._unmap()
             raise
 
     @classmethod
     def create(cls, *, rank: int, num_slots: int) -> "Block":
         """Makes an empty block for ``rank`` with room for ``num_slots`` records."""
-        fd = _anonymous_file()
-        os.truncate(fd, block_bytes(num_slots))
-        os.pwrite(fd, MAGIC.to_bytes(8, "little") + VERSION.to_bytes(8, "little"), 0)
-        block = cls(fd)
-        block.words[Word.RANK] = rank
-        block.words[Word.NUM_SLOTS] = num_slots
-        block.words[Word.PID] = os.getpid()
-        return block
+        fd = anonymous_file("slav1-ring")
+        try:
+            os.truncate(fd, block_bytes(num_slots))
+            os.pwrite(fd, struct.pack("=5q", MAGIC, VERSION, rank, num_slots, os.getpid()), 0)
+            _seal(fd)
+            return cls(fd)
+        except BaseException:
+            os.close(fd)
+            raise
 
     def save(self, path: Path) -> None:
         """Writes the block as it is now to ``path``; OSError if that fails."""
@@ -62,10 +80,13 @@ class Block:
 
     def close(self) -> None:
         """Unmaps the block and closes its descriptor."""
+        self._unmap()
+        os.close(self.fd)
+
+    def _unmap(self) -> None:
         self.words.release()
         self.records.release()
         self._memory.close()
-        os.close(self.fd)
 
 
 def check_header(magic: int, version: int) -> None:
@@ -81,8 +102,32 @@ def check_header(magic: int, version: int) -> None:
         )
 
 
-def _anonymous_file() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("slav1-ring", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile(prefix="slav1-ring-") as file:
+def check_slots(num_slots: int, num_bytes: int) -> None:
+    """Raises BlockVersionError unless ``num_slots`` records fit into ``num_bytes``."""
+    if not 0 < num_slots <= num_bytes or block_bytes(num_slots) > num_bytes:
+        raise BlockVersionError(
+            f"This flight ring is cut: it says it has room for {num_slots} records, and has "
+            f"{num_bytes} bytes."
+        )
+
+
+def anonymous_file(name: str) -> int:
+    """Makes a file that lies in memory and has no name in any folder.
+
+    Args:
+        name: Shown by the kernel for people who look.
+
+    Returns:
+        Its descriptor, closed when another program is started.
+    """
+    with contextlib.suppress(AttributeError, OSError):
+        return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    # Old kernels, and containers that forbid it.
+    folder = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryFile(prefix=f"{name}-", dir=folder) as file:
         return os.dup(file.fileno())
+
+
+def _seal(fd: int) -> None:
+    with contextlib.suppress(AttributeError, OSError):
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, sum(getattr(fcntl, name) for name in _SEALS))

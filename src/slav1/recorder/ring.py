@@ -1,14 +1,16 @@
 """Reading a block: new records as samples, and a saved ring from its file."""
 
 import math
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 from slav1.recorder import layout
-from slav1.recorder.block import BlockVersionError, check_header
+from slav1.recorder.block import BlockVersionError, check_header, check_slots
 from slav1.recorder.layout import HEADER_BYTES, RECORD, Word
 from slav1.sample import Sample
 
+_NUMBER = struct.Struct("=q")
 _NON_FINITE = (
     (layout.INPUT_NON_FINITE, "input"),
     (layout.PARAMETERS_NON_FINITE, "parameters"),
@@ -45,9 +47,11 @@ class RingReader:
                 yield sample
 
     def _read(self, number: int) -> Sample | None:
-        fields = RECORD.unpack_from(self._records, number % self._num_slots * RECORD.size)
-        # The writer may have lapped us while we read.
-        return sample_of(self._rank, fields) if fields[0] == number else None
+        start = number % self._num_slots * RECORD.size
+        fields = RECORD.unpack_from(self._records, start)
+        # The writer may have lapped us before we read, or while we did.
+        (number_now,) = _NUMBER.unpack_from(self._records, start)
+        return sample_of(self._rank, fields) if fields[0] == number == number_now else None
 
 
 def sample_of(rank: int, fields: tuple[float, ...]) -> Sample:
@@ -87,17 +91,14 @@ def read_ring_file(path: Path) -> list[Sample]:
         OSError: If it can't be read.
     """
     raw = path.read_bytes()
-    if len(raw) < HEADER_BYTES:
-        raise BlockVersionError(f"{path} is too short for a flight ring: {len(raw)} bytes.")
-    words = memoryview(raw)[:HEADER_BYTES].cast("q")
-    check_header(words[Word.MAGIC], words[Word.VERSION])
-    num_slots = words[Word.NUM_SLOTS]
-    whole_slots = (len(raw) - HEADER_BYTES) // RECORD.size
-    if not 0 < num_slots <= whole_slots:
-        raise BlockVersionError(
-            f"{path} is cut: it says it has room for {num_slots} records and has "
-            f"bytes for {whole_slots}."
-        )
+    try:
+        if len(raw) < HEADER_BYTES:
+            raise BlockVersionError(f"it has only {len(raw)} bytes, too few for a flight ring.")
+        words = memoryview(raw)[:HEADER_BYTES].cast("q")
+        check_header(words[Word.MAGIC], words[Word.VERSION])
+        check_slots(words[Word.NUM_SLOTS], len(raw))
+    except BlockVersionError as error:
+        raise BlockVersionError(f"{path} can't be read: {error}") from error
     return list(RingReader(words, memoryview(raw)[HEADER_BYTES:]).new_samples())
 
 

@@ -61,10 +61,10 @@ class StoreRendezvous:
 
 def job_rendezvous() -> Rendezvous:
     """The rendezvous of this process: the process group's store, if there is a group."""
-    import torch.distributed as dist  # noqa: PLC0415 - core imports torch only when asked
+    import torch.distributed as dist
 
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return Alone()
-    from torch.distributed.distributed_c10d import _get_default_store  # noqa: PLC0415
+    from torch.distributed.distributed_c10d import _get_default_store
 
     return StoreRendezvous(_get_default_store())

@@ -1,5 +1,6 @@
 """The folder of one run: its name, its creation, its attempts."""
 
+import contextlib
 import errno
 import os
 import re
@@ -10,9 +11,13 @@ from pathlib import Path
 
 import psutil
 
+from slav1.contract import Contract
 from slav1.ledger import read_ledger
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers of a disk that has no room."""
+
+_OF_AN_ATTEMPT = ("ring-*.bin", "stacks-*.txt")
 
 
 class RunDirectoryError(OSError):
@@ -44,34 +49,74 @@ def choose_run_id(environment: Mapping[str, str], num_earlier: int) -> str:
         agent = psutil.Process(os.getppid())
         started = time.strftime("%Y%m%d-%H%M%S", time.localtime(agent.create_time()))
         return f"{started}-elastic{agent.pid}{suffix}"
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}{suffix}"
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}{suffix}"
 
 
-def open_run_folder(run_dir: Path, run_id: str) -> tuple[Path, int, bool]:
+def open_run_folder(run_dir: Path, run_id: str, *, num_restarts: int = 0) -> tuple[Path, int]:
     """Makes the folder of a run, or finds it again after a restart.
+
+    What an earlier attempt left of rings and stacks is put aside into
+    ``attempt-<number>``, so that nothing old is taken for new.
 
     Args:
         run_dir: Folder of all runs; is made.
         run_id: Name of this run.
+        num_restarts: How often the launcher says that it restarted this run.
 
     Returns:
-        The folder, the number of this attempt from 0, and whether the disk is full.
-        A full disk is no error: training is worth more than its ledger.
+        The folder, and the number of this attempt from 0. A full disk is no error, even
+        if the folder can't be made: training is worth more than its ledger.
 
     Raises:
-        RunDirectoryError: If the folder can't be made or written to.
+        RunDirectoryError: If the folder can't be made, read or written to.
     """
     folder = run_dir.absolute() / run_id
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe-{os.getpid()}"
-        probe.write_bytes(b"x" * 4096)
-        probe.unlink()
+        _try_to_write(folder)
+        attempt = max(num_restarts, _num_attempts(folder / "ledger.jsonl"))
+        if attempt:
+            _put_aside(folder, folder / f"attempt-{attempt - 1}")
     except OSError as error:
-        if error.errno in _FULL and folder.is_dir():
-            return folder, 0, True
+        if error.errno in FULL:
+            return folder, num_restarts
         raise RunDirectoryError(run_dir, error.strerror or str(error)) from error
-    ledger = folder / "ledger.jsonl"
+    return folder, attempt
+
+
+def save_contract(folder: Path, contract: Contract) -> bool:
+    """Writes the contract as it is in force, whole or not at all.
+
+    Returns:
+        Whether it is written; a full disk may have room later.
+    """
+    part = folder / f".contract-{os.getpid()}.part"
+    try:
+        part.write_text(contract.to_yaml())
+        part.replace(folder / "contract.yaml")
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        return False
+    return True
+
+
+def _try_to_write(folder: Path) -> None:
+    probe = folder / f".probe-{os.getpid()}"
+    try:
+        probe.write_bytes(b"x" * 4096)
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
+
+
+def _num_attempts(ledger: Path) -> int:
     entries = read_ledger(ledger) if ledger.exists() else []
-    attempt = max((entry.attempt + 1 for entry in entries), default=0)
-    return folder, attempt, False
+    return max((entry.attempt + 1 for entry in entries), default=0)
+
+
+def _put_aside(folder: Path, aside: Path) -> None:
+    for pattern in _OF_AN_ATTEMPT:
+        for path in folder.glob(pattern):
+            aside.mkdir(exist_ok=True)
+            path.replace(aside / path.name)

@@ -5,61 +5,75 @@ import contextlib
 import faulthandler
 import multiprocessing
 import os
-import select
 import signal
-import socket
 import threading
 from multiprocessing import util
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
+from slav1.coordinator.messages import IN_ORDER
+from slav1.coordinator.say import say
 from slav1.decision import Action
 from slav1.recorder import Block, Recorder
+from slav1.recorder.block import anonymous_file
 from slav1.recorder.command import CommandReader
 from slav1.recorder.layout import Word
 from slav1.session import messages
 from slav1.session.dying import dying_of
+from slav1.session.link import MonitorLink, SessionError
 from slav1.session.start_monitor import END_LIMIT_S, RunningMonitor
+from slav1.session.unwatched import write_alone
+
+__all__ = ["Session", "SessionError"]
 
 STACK_SIGNAL = int(signal.SIGURG)
 """Asks for stacks. Ignored by default, so a process that is not ready for it lives on."""
 
-ANSWER_LIMIT_S = 3.0
-"""How long an answer of the monitor is waited for, in seconds."""
+CHECK_EVERY_S = 2.0
+"""Pause between two looks, at step boundaries, whether the monitor lives, in seconds."""
+
+BEAT_LIMIT_S = 30.0
+"""How long a rank that is held waits for a sign of life of its monitor, in seconds. Much
+longer than a monitor holds ranks without a schedule."""
 
 FAILED_END_LIMIT_S = 1.0
 """How long a rank that failed waits for its monitor's last lines, in seconds: the other
 ranks may be waiting for just this process to end."""
 
-_IN_ORDER = ("finished", "exit")
-
-
-class SessionError(RuntimeError):
-    """This rank could not join its run."""
+_CHECK_EVERY_NS = int(CHECK_EVERY_S * 1e9)
+_BEAT_LIMIT_NS = int(BEAT_LIMIT_S * 1e9)
+_NEW_WAIT_NS = int(1e9)
 
 
 class Session:
     """What a host adapter holds while a run is watched. Used by one thread."""
 
-    def __init__(self, *, rank: int, run_folder: Path, num_slots: int) -> None:
+    def __init__(self, *, rank: int, run_folder: Path, num_slots: int, attempt: int = 0) -> None:
         """Starts to record; nobody watches yet.
 
         Args:
             rank: Global rank.
             run_folder: Folder of the run.
             num_slots: Steps the flight ring holds.
+            attempt: Counts the starts of this run, from 0.
         """
         self.rank = rank
         self.run_folder = run_folder
         self._block = Block.create(rank=rank, num_slots=num_slots)
         self.recorder = Recorder(self._block)
         self._pid = os.getpid()
-        self._socket: socket.socket | None = None
+        self._attempt = attempt
+        self._link: MonitorLink | None = None
+        self._is_messenger = False
+        self._is_beside_coordinator = False
+        self._is_monitor_lost = False
+        self._check_at_ns = 0
+        self._beat, self._beat_at_ns, self._asked_at_ns = 0, 0, 0
         self._stack_fd: int | None = None
         self._monitor: RunningMonitor | None = None
         self._is_open = True
-        self.command = CommandReader(self._block.words, self.is_monitor_alive)
+        self.command = CommandReader(self._block.words, self._does_monitor_beat)
         atexit.register(self._leave_at_exit)
         if multiprocessing.parent_process() is not None:
             # A forked child of multiprocessing ends without the interpreter's exit hooks.
@@ -71,38 +85,35 @@ class Session:
         Raises:
             SessionError: If the monitor is not there or does not take this rank.
         """
-        caller = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        caller.settimeout(limit_s)
-        _dial(caller, messages.gate_address(token, node), limit_s)
-        self._socket = caller
+        link = MonitorLink(messages.gate_address(token, node), limit_s)
         hello = messages.Hello(
             token=token,
             rank=self.rank,
             local_rank=local_rank,
             pid=self._pid,
             thread=threading.get_ident(),
-            stack_signal=self._open_stack_file(),
+            stack_signal=STACK_SIGNAL,
         )
-        fds = [self._block.fd, self._stack_fd or 0]
-        socket.send_fds(caller, [messages.encode(hello)], fds)
-        answer = self._hear()
-        if not isinstance(answer, messages.Welcome):
-            reason = answer.reason if isinstance(answer, messages.Refused) else "no answer"
-            self._socket = None
-            caller.close()
-            raise SessionError(f"The monitor did not take rank {self.rank}: {reason}.")
+        try:
+            link.join(hello, [self._block.fd, self._open_stack_file()], limit_s)
+        except BaseException:
+            link.close()
+            raise
+        self._link = link
+        self._is_messenger = local_rank == 0
+        self._is_beside_coordinator = node == 0
 
     def own(self, monitor: RunningMonitor) -> None:
         """Takes over the monitor this process started; it is waited for at the end."""
         self._monitor = monitor
 
     def is_monitor_alive(self) -> bool:
-        """Whether the monitor that watches this rank still runs."""
-        if self._socket is None:
+        """Whether the monitor that watches this rank still runs; False for good once it
+        does not."""
+        if self._link is None or self._is_monitor_lost:
             return False
-        poll = select.poll()
-        poll.register(self._socket, 0)
-        return not poll.poll(0)
+        self._is_monitor_lost = not self._link.is_open()
+        return not self._is_monitor_lost
 
     @property
     def is_ended_by_contract(self) -> bool:
@@ -111,6 +122,10 @@ class Session:
 
     def at_boundary(self, step: int) -> Action | None:
         """Says what to do after ``step``; see :meth:`CommandReader.at_boundary`."""
+        now_ns = monotonic_ns()
+        if now_ns >= self._check_at_ns:
+            self._check_at_ns = now_ns + _CHECK_EVERY_NS
+            self._look_after_monitor(step)
         return self.command.at_boundary(step)
 
     def confirm(self, step: int) -> None:
@@ -139,10 +154,9 @@ class Session:
 
     def ask_state(self) -> Any:
         """Returns the detector memories for a checkpoint; None if they can't be had."""
-        if not self.is_monitor_alive():
+        if self._link is None or not self.is_monitor_alive():
             return None
-        self._say(messages.AskState())
-        answer = self._hear()
+        answer = self._link.ask(messages.AskState())
         return answer.state if isinstance(answer, messages.State) else None
 
     def leave(self, reason: str) -> None:
@@ -155,12 +169,13 @@ class Session:
             return
         self._is_open = False
         atexit.unregister(self._leave_at_exit)
-        self._say(messages.Goodbye(reason=reason))
-        if self._socket is not None:
-            self._hear()
-            self._socket.close()
-            self._socket = None
-        else:
+        was_watched = self.is_monitor_alive()
+        if self._link is not None:
+            if was_watched:
+                self._link.ask(messages.Goodbye(reason=reason))
+            self._link.close()
+            self._link = None
+        if not was_watched:
             with contextlib.suppress(OSError):
                 self._block.save(self.run_folder / f"ring-{self.rank}.bin")
         if self._stack_fd is not None:
@@ -168,7 +183,7 @@ class Session:
             os.close(self._stack_fd)
         self._block.close()
         if self._monitor is not None:
-            self._monitor.wait(END_LIMIT_S if reason in _IN_ORDER else FAILED_END_LIMIT_S)
+            self._monitor.wait(END_LIMIT_S if reason in IN_ORDER else FAILED_END_LIMIT_S)
 
     def _leave_at_exit(self) -> None:
         """The process ends and the host has not said why."""
@@ -181,43 +196,43 @@ class Session:
         self.fail(error, None)
         self.leave(type(error).__name__)
 
+    def _look_after_monitor(self, step: int) -> None:
+        """Tells, once a node, that nobody watches any more. Training goes on."""
+        if self._link is None or self.is_monitor_alive():
+            return
+        self._link.close()
+        self._link = None
+        if not self._is_messenger:
+            return
+        if self._monitor is not None:
+            self._monitor.wait(0.0)
+        message = (
+            f"The monitor of this node has ended before its ranks (noticed by rank {self.rank} "
+            f"after step {step}): killed, or out of memory. Training goes on; from here on nobody "
+            "finds hangs, lost ranks or bad losses of this node, and nothing stops the run."
+        )
+        say(message)
+        if self._is_beside_coordinator:
+            write_alone(self.run_folder, self._attempt, self.rank, step, message)
+
+    def _does_monitor_beat(self) -> bool:
+        """Whether a rank that is held should go on waiting for its monitor's word."""
+        now_ns, beat = monotonic_ns(), self._block.words[Word.BEAT]
+        is_new_wait = now_ns - self._asked_at_ns > _NEW_WAIT_NS
+        self._asked_at_ns = now_ns
+        if is_new_wait or beat != self._beat:
+            self._beat, self._beat_at_ns = beat, now_ns
+        if now_ns - self._beat_at_ns > _BEAT_LIMIT_NS:
+            # Stopped by somebody, most likely. Once given up, its word is not taken any more.
+            self._is_monitor_lost = True
+        return self.is_monitor_alive()
+
     def _open_stack_file(self) -> int:
-        self._stack_fd = os.memfd_create("slav1-stacks", os.MFD_CLOEXEC)
+        self._stack_fd = anonymous_file("slav1-stacks")
         faulthandler.register(STACK_SIGNAL, file=self._stack_fd, all_threads=True, chain=True)
-        return STACK_SIGNAL
+        return self._stack_fd
 
     def _say(self, message: messages.FromRank) -> None:
-        if self._socket is None:
-            return
-        with contextlib.suppress(OSError):
-            # A monitor that is gone is told to the user by whoever notices it first.
-            self._socket.send(messages.encode(message))
-
-    def _hear(self) -> messages.FromMonitor | None:
-        """Reads one answer; None if none comes in time."""
-        assert self._socket is not None
-        self._socket.settimeout(ANSWER_LIMIT_S)
-        try:
-            raw = self._socket.recv(messages.MAX_BYTES)
-        except OSError:
-            return None
-        return messages.decode_from_monitor(raw) if raw else None
-
-
-def _dial(caller: socket.socket, address: str, limit_s: float) -> None:
-    """Connects, trying again while the monitor of this node is still starting."""
-    pause = threading.Event()
-    deadline_ns = monotonic_ns() + int(limit_s * 1e9)
-    while True:
-        try:
-            caller.connect(address)
-        except (ConnectionRefusedError, FileNotFoundError) as error:
-            if monotonic_ns() > deadline_ns:
-                caller.close()
-                raise SessionError(
-                    f"No monitor answered on this node within {limit_s:g} s. Local rank 0 starts "
-                    "it; look at that rank's output."
-                ) from error
-            pause.wait(0.02)
-        else:
-            return
+        if self._link is not None:
+            # A monitor that is gone is told of at the next boundary.
+            self._link.say(message)

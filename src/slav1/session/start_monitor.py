@@ -1,6 +1,7 @@
 """Starting a node's monitor: as a process of its own, or as a thread."""
 
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -10,7 +11,8 @@ from typing import Protocol
 import msgspec
 
 import slav1
-from slav1.monitor.config import MonitorConfig
+from slav1.coordinator.say import say
+from slav1.monitor.config import MonitorConfig, write_config
 
 START_LIMIT_S = 30.0
 """How long a monitor may take to open its sockets, in seconds."""
@@ -21,6 +23,11 @@ END_LIMIT_S = 10.0
 
 class MonitorStartError(RuntimeError):
     """The monitor could not start."""
+
+
+class MonitorRefusedError(MonitorStartError):
+    """The monitor started and found that it can't do its work: another way of starting
+    it would not help."""
 
 
 class RunningMonitor(Protocol):
@@ -43,47 +50,51 @@ class MonitorProcess:
         Raises:
             MonitorStartError: If it could not start; the text says why.
         """
-        source = str(Path(slav1.__file__).parents[1])
-        paths = [source, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        answer_fd, their_fd = os.pipe()
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - our own module
-                [sys.executable, "-m", "slav1.monitor"],
+            self._process = subprocess.Popen(
+                [sys.executable or "", "-m", "slav1.monitor", str(their_fd)],
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=environment,
+                # What the user's own start-up files print must not reach anybody's output.
+                stdout=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": _python_path()},
                 # A file named like a standard module in the user's folder must not be imported.
                 cwd="/",
+                pass_fds=[their_fd],
                 start_new_session=True,
             )
         except OSError as error:
+            os.close(answer_fd)
             raise MonitorStartError(
                 f"The monitor process could not be started: {error}."
             ) from error
-        self.address = self._hand_over(config)
-
-    def _hand_over(self, config: MonitorConfig) -> str:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        timer = threading.Timer(START_LIMIT_S, self._process.kill)
-        timer.start()
-        try:
-            self._process.stdin.write(msgspec.json.encode(config))
-            self._process.stdin.close()
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = b""
         finally:
-            timer.cancel()
-            timer.join()
-            self._process.stdout.close()
-        answer = msgspec.json.decode(line, type=dict[str, str]) if line else {}
-        if "address" not in answer:
-            self._process.kill()
-            status = self._process.wait()
-            reason = answer.get("error", f"it ended with status {status}; see its output above")
-            raise MonitorStartError(f"The monitor process could not start: {reason}")
-        return answer["address"]
+            os.close(their_fd)
+        try:
+            self.address = self._hand_over(config, answer_fd)
+        finally:
+            os.close(answer_fd)
+
+    def _hand_over(self, config: MonitorConfig, answer_fd: int) -> str:
+        assert self._process.stdin is not None, "it was started with a pipe"
+        try:
+            write_config(self._process.stdin, config)
+            self._process.stdin.close()
+            raw = _read_within(answer_fd, START_LIMIT_S)
+        except BrokenPipeError:
+            raw = b""
+        answer = msgspec.json.decode(raw, type=dict[str, str]) if raw else {}
+        if "address" in answer:
+            return answer["address"]
+        self._process.kill()
+        status = self._process.wait()
+        if "error" in answer:
+            raise MonitorRefusedError(f"The monitor could not start: {answer['error']}")
+        how = f"with status {status}" if status >= 0 else f"by signal {-status}"
+        raise MonitorStartError(
+            f"The monitor process ended {how}, or said nothing for {START_LIMIT_S:g} s. If "
+            "something is wrong with Python there, its output above says what."
+        )
 
     def wait(self, limit_s: float) -> bool:
         try:
@@ -103,14 +114,14 @@ class MonitorThread:
         """Starts it.
 
         Raises:
-            MonitorStartError: If its sockets can't be opened.
+            MonitorRefusedError: If its sockets can't be opened.
         """
-        from slav1.monitor.loop import MonitorLoop  # noqa: PLC0415 - only needed here
+        from slav1.monitor.loop import MonitorLoop
 
         try:
             self._loop = MonitorLoop(config)
         except (OSError, ValueError) as error:
-            raise MonitorStartError(f"The monitor thread could not start: {error}") from error
+            raise MonitorRefusedError(f"The monitor could not start: {error}") from error
         self.address = self._loop.address
         self._thread = threading.Thread(target=self._run, name="slav1-monitor", daemon=True)
         self._thread.start()
@@ -127,7 +138,7 @@ class MonitorThread:
 
 
 def start_monitor(config: MonitorConfig, kind: str) -> RunningMonitor:
-    """Starts a monitor.
+    """Starts a monitor; as a thread if no process can be started.
 
     Args:
         config: What it is told.
@@ -136,4 +147,26 @@ def start_monitor(config: MonitorConfig, kind: str) -> RunningMonitor:
     Raises:
         MonitorStartError: If it could not start.
     """
-    return MonitorThread(config) if kind == "thread" else MonitorProcess(config)
+    if kind == "thread":
+        return MonitorThread(config)
+    try:
+        return MonitorProcess(config)
+    except MonitorRefusedError:
+        raise
+    except MonitorStartError as error:
+        say(f"{error} It runs as a thread of this rank instead, which sees less: monitor.kind.")
+        return MonitorThread(config)
+
+
+def _python_path() -> str:
+    """Where the monitor finds this very package first, whatever its working folder."""
+    source = str(Path(slav1.__file__).resolve().parents[1])
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.pathsep.join([source, *(str(Path(path).absolute()) for path in given if path)])
+
+
+def _read_within(fd: int, limit_s: float) -> bytes:
+    """Reads one short message; nothing if it does not come in time."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return os.read(fd, 1 << 16) if poll.poll(limit_s * 1000) else b""

@@ -1,0 +1,96 @@
+"""Callers at the gate who have not yet said who they are."""
+
+import errno
+from collections.abc import Callable
+
+from slav1.coordinator.transport import MessageError
+from slav1.monitor.gate import Connection, Gate, close_all
+from slav1.session import messages
+
+MAX_WAITING = 256
+"""Callers that may be silent at the same time; one more drives out the oldest."""
+
+SILENCE_LIMIT_S = 10.0
+"""How long a caller may say nothing, in seconds."""
+
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Doorway:
+    """Keeps silent callers apart from ranks, and never for long. Time is passed in."""
+
+    def __init__(self, gate: Gate, forget: Callable[[Connection], None]) -> None:
+        """Starts with nobody waiting.
+
+        Args:
+            gate: Where callers come in.
+            forget: Told of each caller just before it is hung up on.
+        """
+        self._gate = gate
+        self._forget = forget
+        self._waiting: dict[Connection, float] = {}
+        self.num_turned_away = 0
+        """Callers turned away since this was last set to 0."""
+
+    def accept(self, now_s: float) -> Connection | None:
+        """Lets the next caller in, to be heard once it says something.
+
+        Returns:
+            The caller; None if there is none to hear.
+        """
+        try:
+            caller = self._gate.accept()
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            # No descriptor is left: those who say nothing have to make room.
+            self.send_away_silent(float("inf"))
+            return None
+        if caller is None:
+            self.num_turned_away += 1
+            return None
+        if len(self._waiting) >= MAX_WAITING:
+            self.turn_away(next(iter(self._waiting)))
+        self._waiting[caller] = now_s
+        return caller
+
+    def hear(self, caller: Connection) -> tuple[messages.Hello, list[int]] | None:
+        """Reads a caller's first message, which must be a hello that knows the secret.
+
+        Returns:
+            The hello and its two descriptors; None if the caller was turned away.
+        """
+        try:
+            hello, fds = caller.receive()
+        except BlockingIOError:
+            return None
+        except (MessageError, OSError):
+            self.turn_away(caller)
+            return None
+        if isinstance(hello, messages.Hello) and self._gate.is_ours(hello) and len(fds) == 2:
+            del self._waiting[caller]
+            return hello, fds
+        close_all(fds)
+        self.turn_away(caller)
+        return None
+
+    def turn_away(self, caller: Connection) -> None:
+        """Hangs up on a caller that is not of this run."""
+        del self._waiting[caller]
+        self.num_turned_away += 1
+        self._forget(caller)
+        caller.close()
+
+    def send_away_silent(self, now_s: float) -> None:
+        """Hangs up on those who have said nothing for too long."""
+        for caller, since_s in list(self._waiting.items()):
+            if now_s - since_s > SILENCE_LIMIT_S:
+                self.turn_away(caller)
+
+    def close(self) -> None:
+        """Hangs up on everybody."""
+        for caller in self._waiting:
+            caller.close()
+        self._waiting.clear()
