@@ -86,7 +86,7 @@ def tell(scenario: Scenario, entries: Sequence[Entry], ending: Ending, *, num_ra
     decision = next((entry for entry in entries if entry.kind == "decision"), None)
     acted_at = _steps_of_actions(entries)
     problems = [
-        *_problems_of_finding(scenario, found),
+        *_problems_of_finding(scenario, found, num_ranks),
         *_problems_of_acting(scenario, decision, acted_at, num_ranks),
         *_problems_of_ending(scenario, ending),
     ]
@@ -138,12 +138,14 @@ def _steps_of_actions(entries: Sequence[Entry]) -> dict[int, int]:
     return steps
 
 
-def _problems_of_finding(scenario: Scenario, found: Entry | None) -> list[str]:
+def _problems_of_finding(scenario: Scenario, found: Entry | None, num_ranks: int) -> list[str]:
     if scenario.rule is None:
         return [f"Nothing was injected, but this was found: {found.message}"] if found else []
     if found is None:
         return [f"Rule {scenario.rule} found nothing."]
-    if found.rank != scenario.rank:
+    # Rules that compare ranks name none where there is only one.
+    is_only_rank = num_ranks == 1 and found.rank is None
+    if found.rank != scenario.rank and not is_only_rank:
         return [f"Rank {scenario.rank} was hit, but rank {found.rank} was named."]
     return []
 

@@ -27,9 +27,9 @@ END = line("end")
 STOPPED = [line("start"), breach(), STOP, acted(0, 254), acted(1, 254), END]
 
 
-def story(entries, ending=GOOD_END, fault="spike"):
-    planned = scenario(fault, num_ranks=2, num_steps=400)
-    return tell(planned, entries, ending, num_ranks=2)
+def story(entries, ending=GOOD_END, fault="spike", num_ranks=2):
+    planned = scenario(fault, num_ranks=num_ranks, num_steps=400)
+    return tell(planned, entries, ending, num_ranks=num_ranks)
 
 
 def test_a_run_that_was_stopped_as_it_should_be_has_no_problem():
@@ -71,6 +71,17 @@ def test_whatever_is_not_as_expected_is_said(entries, ending, said):
 
     assert not told.is_as_expected
     assert any(said in problem for problem in told.problems)
+
+
+def test_an_only_rank_need_not_be_named():
+    """
+    In a run of one rank a finding that names no rank means that one; in a larger run it
+    misses the culprit.
+    """
+    entries = [breach(rank=None), STOP, acted(0, 254), END]
+
+    assert story(entries, num_ranks=1).is_as_expected
+    assert not story([*entries, acted(1, 254)]).is_as_expected
 
 
 @pytest.mark.parametrize("fault", ["hang", "kill"])
