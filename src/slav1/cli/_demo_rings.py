@@ -163,5 +163,5 @@ def _block_descriptors(pid: int) -> list[str]:
 
 def _leads_to_block(path: Path) -> bool:
     with contextlib.suppress(OSError):
-        return _NAME in os.readlink(path)
+        return _NAME in str(path.readlink())
     return False
