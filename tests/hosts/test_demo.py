@@ -39,13 +39,12 @@ def demo(out, *words):
 
 
 def processes_that_write_into(out):
-    found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        if process.info["status"] != psutil.STATUS_ZOMBIE and str(out) in (
-            process.info["cmdline"] or []
-        ):
-            found.append(process.pid)
-    return found
+    return [
+        process.pid
+        for process in psutil.process_iter(["cmdline", "status"])
+        if str(out) in (process.info["cmdline"] or [])
+        and process.info["status"] != psutil.STATUS_ZOMBIE
+    ]
 
 
 def mean_loss(summary, steps):
