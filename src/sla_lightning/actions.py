@@ -62,7 +62,6 @@ def _end_without_saving(trainer: Trainer) -> None:
         trainer.fit_loop.on_run_end()
     finally:
         host.callbacks = kept
-        del host.save_checkpoint
 
 
 def _refuse_to_save(filepath: Any, *_: Any, **__: Any) -> None:

@@ -47,6 +47,7 @@ class FitWatch:
         self._model: Any = None
         self._is_automatic = True
         self._flags = 0
+        self._bad_batch: int | None = None
         self._num_steps = 0
         self._is_synced = False
         self._resume_phase = int(Phase.SETUP)
@@ -96,6 +97,8 @@ class FitWatch:
             self.losses.add(value)
             if not math.isfinite(value):
                 self._flags |= non_finite_flags(self._batch, self._module.parameters())
+                if self._bad_batch is None:
+                    self._bad_batch = self._num_batches - 1
         elif not self._is_automatic:
             self.losses.add(loss.detach())
         self._is_synced = self._own_work_end is not None and getattr(
@@ -132,13 +135,14 @@ class FitWatch:
         if step == self.step:
             return None
         self.step = step
-        flags = self._flags
-        self._flags = 0
+        flags, bad_batch = self._flags, self._bad_batch
+        self._flags, self._bad_batch = 0, None
         if self._num_steps < WARMUP_STEPS:
             flags |= layout.IS_WARMUP
         self._num_steps += 1
         scale = self._trainer.accumulate_grad_batches if self._is_automatic else 1
-        self.losses.end_step(step, scale=scale, batch=self._num_batches - 1, flags=flags)
+        batch = self._num_batches - 1 if bad_batch is None else bad_batch
+        self.losses.end_step(step, scale=scale, batch=batch, flags=flags)
         assert self._metrics is not None, "training has started"
         self._metrics.end_step()
         if self._faults is not None:

@@ -17,6 +17,8 @@ import pytest
 from _launch import Ended, _environment, free_port
 
 SCRIPTS = Path(__file__).parent / "_scripts"
+# Tests in this process train the same toys as the scripts.
+sys.path.append(str(SCRIPTS))
 TICK_S = 0.02
 START_LIMIT_S = 180.0
 
@@ -79,7 +81,7 @@ class RankJob:
     started_s: float = field(default_factory=time.monotonic)
     ended_s: dict[int, float] = field(default_factory=dict)
 
-    def __enter__(self) -> "RankJob":
+    def __enter__(self) -> "RankJob":  # noqa: PYI034 - typing.Self needs Python 3.11
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -148,6 +150,11 @@ class Ranks:
     server: ForkServer
     folder: Path
     jobs: list[RankJob] = field(default_factory=list)
+
+    @property
+    def run_dir(self) -> Path:
+        """Folder of the runs of the last job."""
+        return self.jobs[-1].folder / "runs"
 
     def __call__(self, script: str, *args: object, **how: Any) -> Ended:
         """Runs a script until all ranks have ended; arguments as in :meth:`start`."""

@@ -1,0 +1,62 @@
+"""A stop in Lightning: all ranks at the same step, and nothing of the breach is kept."""
+
+import re
+from typing import Any
+
+import pytest
+
+from ._runs import entries, told
+
+pytestmark = [pytest.mark.ranks, pytest.mark.slow]
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "num_micro"), [(2, 1), (2, 4), (4, 1)], ids=["2", "2-accumulating", "4"]
+)
+def test_all_ranks_stop_at_one_step_and_keep_nothing(
+    ranks: Any, num_ranks: int, num_micro: int
+) -> None:
+    """
+    With a NaN on one rank only, every rank stops at the end of the same step: ``fit``
+    returns, whatever ``min_steps`` says, without a validation and without a checkpoint of
+    the state in breach, and afterwards the trainer works as ever.
+    """
+    ended = ranks(
+        "stop.py",
+        num_micro,
+        num_ranks=num_ranks,
+        env={"SLA_INJECT": f"nan:rank={num_ranks - 1},step=45,what=batch"},
+    )
+
+    assert ended.succeeded(), ended
+    fits = [told(out, "fit") for out in ended.out.values()]
+    (stopped_at,) = {fit["stopped_at"] for fit in fits}
+    assert 45 <= stopped_at < 79
+    assert {fit["global_step"] for fit in fits} == {stopped_at + 1}
+    assert {fit["status"] for fit in fits} == {"finished"}
+    assert {fit["num_validations"] for fit in fits} == {0}
+    assert set(fits[0]["steps_on_disk"].values()) == {40}, fits[0]
+    after = told(ended.out[0], "after")
+    assert after["steps_on_disk"]["afterwards.ckpt"] == stopped_at + 1
+    assert after["num_validations"] == 1
+    assert told(ended.out[0], "finalized")["status"] == "success"
+
+
+def test_the_report_names_rank_step_batch_and_what_was_spoilt_first(ranks: Any) -> None:
+    """
+    A NaN in the second of four micro-batches on rank 1 is reported with rank, optimizer
+    step, batch number and the input as the first quantity that was not finite; the ledger
+    shows the decision before the actions, and the same step for all ranks.
+    """
+    ended = ranks("one_nan_batch.py")
+
+    assert ended.succeeded(), ended
+    breach = entries(ranks.run_dir, "breach", rule="non_finite")[0]
+    assert (breach.rank, breach.step) == (1, 6)
+    assert breach.evidence["batch"] == 4 * 6 + 1
+    assert breach.evidence["non_finite"][0] == "input"
+    assert re.search(r"rank 1\b.*step 6\b", breach.message)
+    lines = entries(ranks.run_dir, "decision", "action")
+    assert (lines[0].kind, lines[0].rank) == ("decision", 1)
+    assert {line.evidence.get("at_step", lines[0].step) for line in lines} == {lines[0].step}
+    assert {line.rank for line in lines[1:]} == {0, 1, None}
