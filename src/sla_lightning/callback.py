@@ -64,6 +64,7 @@ class SLACallback(Callback):
         """Folder of the last run."""
         self._run: FitWatch | None = None
         self._loaded: Any = None
+        self._final: dict[str, Any] = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Joins the run, on all ranks."""
@@ -73,7 +74,7 @@ class SLACallback(Callback):
             raise ValueError(
                 "callbacks holds two SLACallbacks; one watches everything. Remove one."
             )
-        self.stopped_at, self._loaded = None, None
+        self.stopped_at, self._loaded, self._final = None, None, {}
         settings = resolve(self._contract, self._run_dir, os.environ)
         faults = planned_faults(trainer.global_rank, trainer.world_size)
         session = join(
@@ -158,9 +159,9 @@ class SLACallback(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """No step comes any more."""
-        run = self._running()
-        run.losses.drain()
-        run.recorder.enter(int(Phase.TEARDOWN))
+        # For whoever saves after the fit.
+        self._final = self._memories()
+        self._running().recorder.enter(int(Phase.TEARDOWN))
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Leaves the run in good order."""
@@ -176,10 +177,7 @@ class SLACallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The detectors' memories, as plain values; from rank 0, where they are saved."""
-        if self._run is None or self._run.session.rank != 0:
-            return {}
-        memories = self._run.session.ask_state()
-        return {} if memories is None else {"version": STATE_VERSION, "detectors": memories}
+        return self._final if self._run is None else self._memories()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keeps saved memories for the start of training."""
@@ -196,6 +194,16 @@ class SLACallback(Callback):
     def __getstate__(self) -> dict[str, Any]:
         """Settings only: sockets and shared memory stay in their process."""
         return {**vars(self), "_run": None}
+
+    def _memories(self) -> dict[str, Any]:
+        run = self._running()
+        # On every rank: rank 0 waits for the last samples of all.
+        run.losses.drain()
+        if run.session.rank != 0:
+            return {}
+        last_step = run.step if run.recorder.num_records else None
+        memories = run.session.ask_state(last_step)
+        return {} if memories is None else {"version": STATE_VERSION, "detectors": memories}
 
     def _go_on(self, trainer: Trainer, session: Session) -> None:
         if self._loaded is not None:

@@ -12,6 +12,7 @@ from slav1.coordinator.journal import Journal
 from slav1.coordinator.membership import PAUSE_S, Membership
 from slav1.coordinator.rounds import Rounds
 from slav1.coordinator.stall import Stall
+from slav1.coordinator.state_requests import StateRequests
 from slav1.coordinator.strangers import Strangers
 from slav1.coordinator.surveys import Surveys
 from slav1.decision import Action
@@ -70,6 +71,7 @@ class Coordinator:
         self._stall = Stall(limit_s)
         self._surveys = Surveys()
         self._strangers = Strangers()
+        self._state_requests = StateRequests()
         self._num_batches: dict[int, int | None] = {}
         self._lost: set[int] = set()
         self._lost_nodes: set[int] = set()
@@ -116,6 +118,7 @@ class Coordinator:
         self._decisions.on_tick(now_s)
         self._judge_survey()
         self._look_if_silent()
+        self._answer_state_requests()
         for node in self._membership.newly_silent(now_s):
             self._decisions.on_node_silent(node)
             notices.node_silent(self._journal, node, self._membership.ranks_of(node))
@@ -196,6 +199,7 @@ class Coordinator:
             if complete is not None:
                 for breach in self._guard.observe(complete):
                     self._find(breach)
+        self._answer_state_requests()
 
     @_on.register
     def _(self, message: messages.FirstException, node: int) -> None:
@@ -237,12 +241,17 @@ class Coordinator:
 
     @_on.register
     def _(self, message: messages.StateAsked, node: int) -> None:
-        answer = messages.StateAnswer(rank=message.rank, state=self._guard.state_dict())
-        self._send(node, answer)
+        self._state_requests.add(node, message, self._now_s)
+        self._answer_state_requests()
 
     @_on.register
     def _(self, message: messages.NodeDone, node: int) -> None:
         self._membership.done[node] = message
+
+    def _answer_state_requests(self) -> None:
+        for node, rank in self._state_requests.take(self._rounds.newest, self._now_s):
+            answer = messages.StateAnswer(rank=rank, state=self._guard.state_dict())
+            self._send(node, answer)
 
     def _find(self, breach: Breach) -> None:
         """One finding: surveyed if silence alone can't name a rank, judged otherwise."""

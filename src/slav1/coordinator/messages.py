@@ -115,6 +115,8 @@ class StateAsked(msgspec.Struct, tag=True, kw_only=True):
     """A rank wants the detector memories for a checkpoint."""
 
     rank: int
+    step: int | None = None
+    """Step that they must include; None if it does not matter."""
 
 
 class NodeDone(msgspec.Struct, tag=True, kw_only=True):

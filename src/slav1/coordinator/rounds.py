@@ -21,6 +21,8 @@ class Rounds:
         self._open: dict[int, dict[int, Sample]] = {}
         self.num_dropped = 0
         """Steps given up because a sample never came."""
+        self.newest = -1
+        """Last step whose round was complete; -1 before the first."""
 
     def add(self, sample: Sample) -> Round | None:
         """Takes in one sample; returns its round once that is complete."""
@@ -28,6 +30,7 @@ class Rounds:
         samples[sample.rank] = sample
         if len(samples) == self._world_size:
             del self._open[sample.step]
+            self.newest = max(self.newest, sample.step)
             ordered = tuple(samples[rank] for rank in sorted(samples))
             return Round(step=sample.step, samples=ordered)
         if len(self._open) > self._max_open:

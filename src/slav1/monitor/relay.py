@@ -30,5 +30,5 @@ def relayed(rank: int, message: local.FromRank, phase: Phase) -> job.FromNode:
     if isinstance(message, local.Restore):
         return job.StateRestored(state=message.state)
     if isinstance(message, local.AskState):
-        return job.StateAsked(rank=rank)
+        return job.StateAsked(rank=rank, step=message.step)
     raise TypeError(f"a {type(message).__name__} is between the rank and its monitor")

@@ -52,6 +52,9 @@ class Restore(msgspec.Struct, tag=True, kw_only=True):
 class AskState(msgspec.Struct, tag=True, kw_only=True):
     """The rank wants the detector memories, for a checkpoint."""
 
+    step: int | None = None
+    """Step that they must include; None if it does not matter."""
+
 
 class Goodbye(msgspec.Struct, tag=True, kw_only=True):
     """The rank leaves in good order."""

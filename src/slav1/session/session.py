@@ -152,11 +152,19 @@ class Session:
         """Lets the detectors go on from the memories of :meth:`ask_state`."""
         self._say(messages.Restore(state=state))
 
-    def ask_state(self) -> Any:
-        """Returns the detector memories for a checkpoint; None if they can't be had."""
+    def ask_state(self, step: int | None = None) -> Any:
+        """Returns the detector memories for a checkpoint.
+
+        Args:
+            step: Last step that they must include, with the samples of all ranks; None
+                takes them as they are.
+
+        Returns:
+            Plain values for :meth:`restore`; None if they can't be had.
+        """
         if self._link is None or not self.is_monitor_alive():
             return None
-        answer = self._link.ask(messages.AskState())
+        answer = self._link.ask(messages.AskState(step=step))
         return answer.state if isinstance(answer, messages.State) else None
 
     def leave(self, reason: str) -> None:
