@@ -1,7 +1,7 @@
 """Callers at the gate who have not yet said who they are."""
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from slav1.coordinator.transport import MessageError
 from slav1.monitor.gate import Connection, Gate, close_all
@@ -13,6 +13,7 @@ MAX_WAITING = 256
 SILENCE_LIMIT_S = 10.0
 """How long a caller may say nothing, in seconds."""
 
+_MAX_AT_ONCE = 64
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -32,29 +33,30 @@ class Doorway:
         self.num_turned_away = 0
         """Callers turned away since this was last set to 0."""
 
-    def accept(self, now_s: float) -> Connection | None:
-        """Lets the next caller in, to be heard once it says something.
+    def accept(self, now_s: float) -> Iterator[Connection]:
+        """Lets callers in who stand outside, to be heard once they say something.
 
-        Returns:
-            The caller; None if there is none to hear.
+        Yields:
+            Each of them; of a crowd only the first part.
         """
-        try:
-            caller = self._gate.accept()
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            if error.errno not in _NO_ROOM:
-                raise
-            # No descriptor is left: those who say nothing have to make room.
-            self.send_away_silent(float("inf"))
-            return None
-        if caller is None:
-            self.num_turned_away += 1
-            return None
-        if len(self._waiting) >= MAX_WAITING:
-            self.turn_away(next(iter(self._waiting)))
-        self._waiting[caller] = now_s
-        return caller
+        for _ in range(_MAX_AT_ONCE):
+            try:
+                caller = self._gate.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    raise
+                # No descriptor is left: those who say nothing have to make room.
+                self.send_away_silent(float("inf"))
+                return
+            if caller is None:
+                self.num_turned_away += 1
+                continue
+            if len(self._waiting) >= MAX_WAITING:
+                self.turn_away(next(iter(self._waiting)))
+            self._waiting[caller] = now_s
+            yield caller
 
     def hear(self, caller: Connection) -> tuple[messages.Hello, list[int]] | None:
         """Reads a caller's first message, which must be a hello that knows the secret.

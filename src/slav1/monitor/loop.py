@@ -170,8 +170,7 @@ class MonitorLoop:
             self._node.on_message(message)
 
     def _open_gate(self) -> None:
-        caller = self._doorway.accept(monotonic())
-        if caller is not None:
+        for caller in self._doorway.accept(monotonic()):
             self._events.watch(caller.socket.fileno(), partial(self._hear_caller, caller))
 
     def _hear_caller(self, caller: Connection) -> None:

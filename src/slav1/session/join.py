@@ -13,8 +13,9 @@ from slav1.session.ticket import Ticket
 
 __all__ = ["JOIN_LIMIT_S", "RunSettings", "join"]
 
-STARTED_LIMIT_S = 10.0
-"""How long the monitor of a node is waited for that must be there already, in seconds."""
+STARTED_LIMIT_S = 1.0
+"""How long a monitor that must be there already is looked for, in seconds: if it is not,
+it has ended."""
 
 _num_runs = 0
 

@@ -14,6 +14,9 @@ from slav1.session import messages
 ANSWER_LIMIT_S = 3.0
 """How long an answer of the monitor is waited for, in seconds."""
 
+WELCOME_LIMIT_S = 10.0
+"""How long a monitor may take to let a rank in, in seconds."""
+
 _PAUSE_S = 0.02
 
 
@@ -43,13 +46,13 @@ class MonitorLink:
             raise
         self._socket.settimeout(ANSWER_LIMIT_S)
 
-    def join(self, hello: messages.Hello, fds: Sequence[int], limit_s: float) -> None:
+    def join(self, hello: messages.Hello, fds: Sequence[int]) -> None:
         """Introduces this rank.
 
         Raises:
             SessionError: If the monitor does not take it.
         """
-        self._socket.settimeout(limit_s)
+        self._socket.settimeout(WELCOME_LIMIT_S)
         with contextlib.suppress(OSError):
             socket.send_fds(self._socket, [messages.encode(hello)], fds)
         answer = self.hear()

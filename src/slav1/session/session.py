@@ -95,7 +95,7 @@ class Session:
             stack_signal=STACK_SIGNAL,
         )
         try:
-            link.join(hello, [self._block.fd, self._open_stack_file()], limit_s)
+            link.join(hello, [self._block.fd, self._open_stack_file()])
         except BaseException:
             link.close()
             raise
@@ -191,7 +191,9 @@ class Session:
             os.close(self._stack_fd)
         self._block.close()
         if self._monitor is not None:
-            self._monitor.wait(END_LIMIT_S if reason in IN_ORDER else FAILED_END_LIMIT_S)
+            limit_s = END_LIMIT_S if reason in IN_ORDER else FAILED_END_LIMIT_S
+            # One that stands still, or that did not let us in, will write nothing for us.
+            self._monitor.wait(limit_s if was_watched else 0.0)
 
     def _leave_at_exit(self) -> None:
         """The process ends and the host has not said why."""

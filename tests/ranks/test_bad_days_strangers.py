@@ -1,0 +1,210 @@
+"""Callers that are not of the job: refused, counted once a burst, and without effect."""
+
+import array
+import os
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+
+from slav1.coordinator import messages as job_messages
+from slav1.recorder import Block
+from slav1.session import messages as local
+from slav1.session.ticket import Ticket
+
+from ._bad_days import UNTIL_GO, go, ledger, messages, said, start, the_monitor, until
+
+pytestmark = [pytest.mark.ranks, pytest.mark.slow]
+
+GARBAGE = (
+    b"",
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"\xff" * 64,
+    os.urandom(4096),
+    b"\xff\0\0\0\0\0\0\0\1\x7f",
+)
+
+
+def ticket_of(job: Any) -> Ticket:
+    path = Path(job.folder) / "ticket"
+    until(path.exists, "the ticket")
+    return Ticket.from_bytes(path.read_bytes())
+
+
+def refusals(run_dir: Path, what: str) -> list[int]:
+    """Counts of the ledger's notices about strangers at ``what``, in order."""
+    return [
+        entry.evidence["num_refused"]
+        for entry in ledger(run_dir)
+        if "num_refused" in entry.evidence and what in (entry.message or "")
+    ]
+
+
+def throw_garbage(port: int, seconds: float) -> int:
+    """Connects, talks nonsense and hangs up, again and again; returns how often."""
+    deadline_s = time.monotonic() + seconds
+    num = 0
+    while time.monotonic() < deadline_s:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as stranger:
+            stranger.sendall(GARBAGE[num % len(GARBAGE)])
+        num += 1
+    return num
+
+
+def knock(context: Any, port: int, keys: tuple[bytes, bytes, bytes] | None, message: bytes) -> Any:
+    """A ZeroMQ client that pretends to be node 0; with keys or without."""
+    dealer = context.socket(zmq.DEALER)
+    dealer.linger = 0
+    dealer.setsockopt(zmq.IDENTITY, b"node-0")
+    if keys is not None:
+        dealer.curve_serverkey, dealer.curve_publickey, dealer.curve_secretkey = keys
+    dealer.connect(f"tcp://127.0.0.1:{port}")
+    for _ in range(100):
+        dealer.send(message, zmq.NOBLOCK)
+    return dealer
+
+
+def test_strangers_at_the_port_are_refused_and_counted_once(launch, tmp_path):
+    """
+    Nonsense, ZeroMQ clients without keys, and clients that know the coordinator's public
+    key but have a key of their own, by the thousand for seconds: the run is unharmed,
+    and the ledger has one line for the burst.
+    """
+    bye = job_messages.encode(job_messages.NodeDone(num_seen={}, num_lost=0))
+    context = zmq.Context()
+    with start(launch, UNTIL_GO, tmp_path, num_ranks=2) as job:
+        job.wait_for("joined", rank=1)
+        ticket = ticket_of(job)
+        public, secret = zmq.curve_keypair()
+        strangers = [
+            knock(context, ticket.port, None, bye),
+            knock(context, ticket.port, (ticket.server_public.encode(), public, secret), bye),
+        ]
+        num_thrown = throw_garbage(ticket.port, 2.0)
+        for stranger in strangers:
+            stranger.close()
+        until(lambda: refusals(tmp_path, "port"), "a line about strangers")
+        ended = go(job)
+    context.destroy(linger=0)
+
+    assert ended.succeeded(), ended
+    counted = refusals(tmp_path, "port")
+    assert len(counted) == 1, counted
+    assert counted[0] > num_thrown / 2 > 20
+    assert len(said(ended)) == 1
+    assert messages(ledger(tmp_path), "breach") == []
+    assert messages(ledger(tmp_path), "end") == ["Training ended."]
+
+
+def test_strangers_at_the_gate_are_turned_away(launch, tmp_path):
+    """
+    At the local socket callers with a wrong secret, with nonsense, with descriptors of
+    something else, and hundreds that say nothing keep no rank out: one that comes after
+    them is let in at once. The ledger has one line for them.
+    """
+    script = f"""
+    import pathlib, time
+    from _trainee import *
+    if os.environ["RANK"] == "1":
+        while not pathlib.Path("crowd").exists():
+            time.sleep(0.01)
+    {UNTIL_GO.strip().replace(chr(10), chr(10) + "    ")}
+    """
+    with Crowd() as crowd, start(launch, script, tmp_path, num_ranks=2) as job:
+        job.wait_for("joined")
+        ticket = ticket_of(job)
+        address = local.gate_address(ticket.token, 0)
+        caller = crowd.caller
+        for _ in range(300):
+            caller(address)
+        block = Block.create(rank=1, num_slots=16)
+        talkers = [
+            caller(address, b"\xff" * 1000),
+            caller(address, local.encode(hello("0" * 64))),
+            caller(address, local.encode(hello("0" * 64)), [block.fd, block.fd]),
+            caller(address, local.encode(hello(ticket.token))),
+            caller(address, local.encode(hello(ticket.token)), [0, 1]),
+            caller(address, local.encode(hello(ticket.token, rank=9)), [block.fd, block.fd]),
+            caller(address, local.encode(local.Goodbye(reason="finished"))),
+            caller(address, msgspec.msgpack.encode([[[]]] * 1000), [block.fd]),
+        ]
+        answers = [answer_of(talker) for talker in talkers]
+        (Path(job.folder) / "crowd").touch()
+        job.wait_for("joined", rank=1)
+        num_descriptors = the_monitor(job).num_fds()
+        ended = go(job)
+        block.close()
+
+    assert ended.succeeded(), ended
+    refused = [type(answer) for answer in answers if answer is not None]
+    assert refused == [local.Refused, local.Refused]
+    assert num_descriptors < 256 + 50
+    counted = refusals(tmp_path, "local socket")
+    assert 1 <= len(counted) <= 2, counted
+    assert sum(counted) >= 6
+    assert messages(ledger(tmp_path), "breach") == []
+
+
+def test_monitor_without_descriptors_left_goes_on(launch, tmp_path):
+    """
+    Strangers who hold so many connections that the monitor may open no further file do
+    no harm to the ranks that it watches.
+    """
+    script = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))\n" + UNTIL_GO
+    with start(launch, script, tmp_path) as job:
+        job.wait_for("joined")
+        ticket = ticket_of(job)
+        with Crowd() as crowd:
+            for _ in range(60):
+                crowd.caller(local.gate_address(ticket.token, 0))
+                crowd.enter_context(socket.create_connection(("127.0.0.1", ticket.port)))
+            time.sleep(0.5)
+            lived = the_monitor(job).is_running()
+        ended = go(job)
+
+    assert lived and ended.succeeded(), ended
+    assert messages(ledger(tmp_path), "breach") == []
+    assert messages(ledger(tmp_path), "end") == ["Training ended."]
+
+
+def hello(token: str, rank: int = 1) -> local.Hello:
+    return local.Hello(
+        token=token, rank=rank, local_rank=1, pid=os.getpid(), thread=0, stack_signal=0
+    )
+
+
+class Crowd(ExitStack):
+    """Callers who all hang up in the end."""
+
+    def caller(self, address: str, message: bytes | None = None, fds: Sequence[int] = ()) -> Any:
+        """Connects to the gate, and says something unless it keeps silent."""
+        each = self.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        each.settimeout(10)
+        until(lambda: is_connected(each, address), "room at the gate")
+        if message is not None:
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+            each.sendmsg([message], rights if fds else [])
+        return each
+
+
+def is_connected(each: Any, address: str) -> bool:
+    try:
+        each.connect(address)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def answer_of(each: Any) -> local.FromMonitor | None:
+    """What the monitor says to a caller; None if it just hangs up."""
+    try:
+        raw = each.recv(local.MAX_BYTES)
+    except ConnectionError:
+        return None
+    return local.decode_from_monitor(raw) if raw else None
