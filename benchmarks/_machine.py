@@ -22,7 +22,7 @@ def heading(title: str) -> str:
     return (
         f"# {title}\n\n"
         f"- Date: {time.strftime('%Y-%m-%d')}\n"
-        f"- Machine: {os.cpu_count()} cores, {processor}, {platform.system()} "
+        f"- Machine: {len(os.sched_getaffinity(0))} cores, {processor}, {platform.system()} "
         f"{platform.release()}\n"
         f"- Versions: Python {platform.python_version()}, {versions}\n"
         f"- Command: `python benchmarks/{command}`\n"
