@@ -444,6 +444,40 @@ def test_freed_objects_are_free(job):
     assert [s.step for s in training.samples()] == [0, 1]
 
 
+def test_objects_that_were_given_back_count_no_longer(job):
+    """
+    After free_memory the old optimizer, though the user still has it, is none of the loop's.
+    """
+    training = job()
+    training.step()
+    old = training.optimizer
+    training.accelerator.free_memory()
+
+    training.model = training.accelerator.prepare(nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(training.model.parameters(), lr=0.0)
+    training.optimizer = training.accelerator.prepare(optimizer)
+    training.step()
+    old.step()
+
+    assert [s.step for s in training.samples()] == [0, 1]
+
+
+def test_an_accelerator_that_was_dropped_leaves_nothing(job):
+    """
+    A program that makes its accelerator and objects anew, without a word to the first,
+    goes on in the same run as if they were the only ones.
+    """
+    training = job()
+    training.step()
+    del training
+    gc.collect()
+
+    training = job()
+    training.step()
+
+    assert [s.step for s in training.samples()] == [0, 1]
+
+
 def test_what_was_not_finite_is_told(job):
     """
     A loss that is not finite is written with what else was not, looked at before the
