@@ -11,6 +11,7 @@ Reads one order a line from standard input, as JSON: ``path``, ``args``, ``env``
 
 import atexit
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -27,10 +28,8 @@ STDIN, STDOUT, STDERR = 0, 1, 2
 
 def main() -> None:
     """Serves; in a forked rank, runs the script it was forked for."""
-    import lightning.pytorch as _  # noqa: PLC0415 - what the ranks shall find imported
-
-    import sla_lightning as _  # noqa: F811, PLC0415
-
+    for name in ("lightning.pytorch", "sla_lightning"):
+        importlib.import_module(name)
     # Objects that no collection touches stay shared with the forks.
     gc.freeze()
     answer(ready=True)
@@ -46,7 +45,7 @@ def run_script(path: str) -> int:
         runpy.run_path(path, run_name="__main__")
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - as the interpreter does
         traceback.print_exc()
         return 1
     return 0
