@@ -10,6 +10,7 @@ Imported by those scripts, not by tests::
 """
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable
@@ -89,7 +90,7 @@ def train(
             recorder.enter(int(phase))
             time.sleep(step_s / len(PHASES))
         loss = loss_at(step)
-        flags = layout.HAS_LOSS | (0 if loss == loss else layout.LOSS_NON_FINITE)
+        flags = layout.HAS_LOSS | (layout.LOSS_NON_FINITE if math.isnan(loss) else 0)
         recorder.publish(recorder.end_step(step, loss=loss, batch=step, flags=flags))
         before_boundary(step)
         action = session.at_boundary(step)

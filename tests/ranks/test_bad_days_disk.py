@@ -185,9 +185,10 @@ def test_two_runs_share_a_directory(launch, tmp_path):
     Two jobs with the same run directory, started at once, have a folder each.
     """
     names = {"SLA_RUN_ID": ""}
-    with start(launch, finish(30), tmp_path, env=names) as one:
-        with start(launch, finish(30), tmp_path, env=names) as two:
-            ended = [one.wait(), two.wait()]
+    one = start(launch, finish(30), tmp_path, env=names)
+    two = start(launch, finish(30), tmp_path, env=names)
+    with one, two:
+        ended = [one.wait(), two.wait()]
 
     runs = [path.name for path in tmp_path.iterdir() if (path / "ledger.jsonl").exists()]
     assert all(each.succeeded() for each in ended)

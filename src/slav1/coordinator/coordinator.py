@@ -302,8 +302,11 @@ class Coordinator:
         ranks = self._membership.ranks_of(node)
         self._lost.update(ranks)
         self._decisions.on_node_lost(node)
-        if "liveness" in self._contract.rules:
-            self._judge(notices.node_lost(node, ranks))
+        breach = notices.node_lost(node, ranks)
+        if self._decisions.ending is not None:
+            self._journal.note("notice", breach.message, evidence=breach.evidence)
+        elif "liveness" in self._contract.rules:
+            self._judge(breach)
 
     def _finish_if_over(self) -> None:
         if self.is_finished or not self._membership.is_over:

@@ -42,11 +42,12 @@ class Surveys:
         """Ends a survey that is complete or late.
 
         Returns:
-            Where the ranks are; None if there is nothing to take yet.
+            Where the ranks of all nodes are; none if a node did not answer in time, since
+            nobody can be blamed by half of the evidence. None while answers are awaited.
         """
         if self._began_s is None:
             return None
         if self._awaited and now_s - self._began_s <= SURVEY_LIMIT_S:
             return None
         self._began_s = None
-        return self._positions
+        return [] if self._awaited else self._positions
