@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,6 +42,18 @@ class Run:
     output: str
 
 
+def _whole_ledger(runs: Path) -> list[Entry]:
+    """Reads the ledger once its last line is there: the monitor outlives the ranks."""
+    deadline_s = time.monotonic() + 20
+    while True:
+        ledgers = sorted(runs.glob("*/ledger.jsonl"))
+        entries = read_ledger(ledgers[-1]) if ledgers else []
+        has_ended = any(entry.kind == "end" for entry in entries)
+        if has_ended or not ledgers or time.monotonic() > deadline_s:
+            return entries
+        time.sleep(0.05)
+
+
 @contextmanager
 def scratch() -> Iterator[Path]:
     """A folder that is gone afterwards."""
@@ -74,8 +87,7 @@ def run_job(
                 os.killpg(process.pid, 9)
                 status = process.wait()
         text = log.read_text(errors="replace")
-        ledgers = sorted((folder / "runs").glob("*/ledger.jsonl"))
-        entries = read_ledger(ledgers[-1]) if ledgers else []
+        entries = _whole_ledger(folder / "runs")
         injected = [
             Injected(rank=int(r), step=int(s), fault=f, time_ns=int(t))
             for r, s, f, t in _INJECTED.findall(text)

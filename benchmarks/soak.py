@@ -36,7 +36,8 @@ def main() -> None:
         ]
         listed = ", ".join(f"{rule} {count}" for rule, count in breaches.items()) or "0"
         print(
-            f"| {configuration['ranks']} | {configuration['step_ms']:g} | {configuration['noise']:g} "
+            f"| {configuration['ranks']} | {configuration['step_ms']:g} "
+            f"| {configuration['noise']:g} "
             f"| {sum(seen)} | {kinds['decision']} | {listed} | {kinds['notice']} |",
             flush=True,
         )

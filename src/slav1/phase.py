@@ -40,7 +40,5 @@ class Phase(IntEnum):
     """The rank said goodbye; nothing is expected of it any more."""
 
 
-STEP_PHASES = frozenset(
-    {Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.BETWEEN}
-)
+STEP_PHASES = frozenset({Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.BETWEEN})
 """Phases every training step passes through."""
