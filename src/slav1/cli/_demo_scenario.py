@@ -50,7 +50,7 @@ class _Plan:
 
 _PLANS: dict[FaultName, _Plan] = {
     "spike": _Plan(
-        step=250,
+        step=200,
         steps_after=50,
         inject="spike:rank={rank},step={step},steps=20",
         does="From step {step} on, rank {rank} gets 20 batches with wrong targets.",

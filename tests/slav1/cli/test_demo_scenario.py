@@ -46,7 +46,7 @@ def test_none_injects_and_expects_nothing():
         ({"fault": "flood"}, "--fault flood must be one of spike, none, nan"),
         ({"num_ranks": 0}, "--ranks 0 must be 1 to 8"),
         ({"num_ranks": 9}, "--ranks 9 must be 1 to 8"),
-        ({"num_steps": 260}, "--steps 260 is too few for --fault spike"),
+        ({"num_steps": 249}, "--steps 249 is too few for --fault spike"),
         ({"fault": "none", "num_steps": 0}, "--steps 0 must be at least 1"),
         ({"fault": "straggler", "num_ranks": 1}, "--fault straggler needs --ranks 2 or more"),
     ],
