@@ -46,9 +46,10 @@ class StragglerSequential:
     A rank's self time is what it does between two gradient syncs, so the late rank shows
     the longest one and no clocks need to agree. Each rank's own offset, learned over
     ``baseline_rounds`` after the warm-up, is taken off, so a rank that has always had more
-    to do is no straggler. Two things must then be true: an e-CUSUM says that one rank is
-    the slowest more often than by chance, and its mean slowdown over about the last 50
-    rounds reaches 0.8 of ``min_slowdown_ratio``.
+    to do is no straggler. Three things must then be true: an e-CUSUM says that one rank is
+    the slowest more often than by chance, its mean slowdown over about the last 50 rounds
+    reaches 0.8 of ``min_slowdown_ratio``, and that costs each step ``min_excess_ms``: in
+    steps of a millisecond the ranks drift apart by what else their cores do.
 
     Nothing is found when all ranks are slow, or one step is, or there is one rank. A
     round with a warming-up rank is left out.
@@ -76,6 +77,9 @@ class StragglerSequential:
     min_slowdown_ratio: float = 1.10
     """Smallest lasting slowdown worth a word, as a ratio to the other ranks."""
 
+    min_excess_ms: float = 0.5
+    """Smallest loss per step worth a word, in milliseconds."""
+
     baseline_rounds: int = 200
     """Rounds that each rank's own offset is learned from."""
 
@@ -87,6 +91,8 @@ class StragglerSequential:
                 f"min_slowdown_ratio must be above 1, got {self.min_slowdown_ratio}: with 1 "
                 "every rank would be a straggler half of the time."
             )
+        if not self.min_excess_ms >= 0:
+            raise ValueError(f"min_excess_ms must be at least 0, got {self.min_excess_ms}.")
         if self.baseline_rounds < 10:
             raise ValueError(
                 f"baseline_rounds must be at least 10, got {self.baseline_rounds}: the offset of "
@@ -161,10 +167,14 @@ class StragglerSequential:
                 after = _with(state, i, memory._replace(is_slow=False, scores=()))
                 return after, self._recovery(memory, event)
             is_certain = not memory.is_slow and max(memory.scores, default=0.0) >= limit
-            if is_certain and memory.effect > self._effect_limit:
+            if is_certain and self._matters(memory):
                 after = _with(state, i, memory._replace(is_slow=True, scores=()))
                 return after, self._breach(state, memory, event, limit)
         return state, None
+
+    def _matters(self, memory: RankMemory) -> bool:
+        lost_s = math.expm1(memory.effect) * sum(memory.usual_s[: len(_PHASES)])
+        return memory.effect > self._effect_limit and lost_s * 1e3 > self.min_excess_ms
 
     def _breach(
         self, state: StragglerSequentialState, memory: RankMemory, event: Round, limit: float

@@ -181,3 +181,30 @@ def test_refuses_impossible_settings():
         StragglerSequential(min_slowdown_ratio=1)
     with pytest.raises(ValueError, match="baseline_rounds must be at least 10, got 0"):
         StragglerSequential(baseline_rounds=0)
+
+
+def test_is_silent_where_a_slowdown_costs_nothing():
+    """
+    A rank that is 1.5 times slower is named in steps of 200 ms, and not in steps a thousand
+    times shorter, where it costs a tenth of a millisecond.
+    """
+    rounds = list(self_times(2, ONSET + 150, seed=3, slow_rank=1, slowdown=1.5, start=ONSET))
+    short = [
+        replace(
+            each,
+            samples=tuple(
+                replace(
+                    sample,
+                    **{
+                        part: getattr(sample, part) and getattr(sample, part) / 1000
+                        for part in ("data_s", "forward_s", "backward_s", "optimizer_s")
+                    },
+                )
+                for sample in each.samples
+            ),
+        )
+        for each in rounds
+    ]
+
+    assert [each.rank for each in breaches(watch(StragglerSequential(), rounds))] == [1]
+    assert watch(StragglerSequential(), short) == []
