@@ -13,7 +13,8 @@ def test_every_test_states_its_promise() -> None:
     silent = [
         f"{path.relative_to(TESTS)}: {node.name}"
         for path in sorted(TESTS.rglob("test_*.py"))
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        # Not those deeper down: a LightningModule has a test_step of its own.
+        for node in ast.parse(path.read_text("utf-8")).body
         if isinstance(node, ast.FunctionDef)
         and node.name.startswith("test_")
         and not (ast.get_docstring(node) or "").endswith((".", "!"))
