@@ -59,7 +59,8 @@ class SLACallback(Callback):
         self._contract = contract
         self._run_dir = run_dir
         self.stopped_at: int | None = None
-        """Step at whose end the contract stopped the last ``fit``; None if it did not."""
+        """Step at whose end the contract stopped the last ``fit``; None if it did not.
+        Where Lightning itself spawns the ranks, only they know; the ledger does in any case."""
         self.run_folder: Path | None = None
         """Folder of the last run."""
         self._run: FitWatch | None = None

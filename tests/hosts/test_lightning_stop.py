@@ -1,9 +1,13 @@
 """A stop in Lightning: all ranks at the same step, and nothing of the breach is kept."""
 
+import pickle
 import re
+import threading
 from typing import Any
 
 import pytest
+
+from sla_lightning import SLACallback
 
 from ._runs import entries, told
 
@@ -60,3 +64,37 @@ def test_the_report_names_rank_step_batch_and_what_was_spoilt_first(ranks: Any) 
     assert (lines[0].kind, lines[0].rank) == ("decision", 1)
     assert {line.evidence.get("at_step", lines[0].step) for line in lines} == {lines[0].step}
     assert {line.rank for line in lines[1:]} == {0, 1, None}
+
+
+@pytest.mark.parametrize(("strategy", "num_ranks"), [("ddp_spawn", 1), ("ddp_fork", 2)])
+def test_ranks_that_lightning_starts_itself_are_watched(
+    ranks: Any, strategy: str, num_ranks: int
+) -> None:
+    """
+    A callback that reached its ranks by pickle, or by a fork, watches and stops them.
+    """
+    ended = ranks(
+        "spawned.py",
+        strategy,
+        num_ranks,
+        num_ranks=1,
+        env={"SLA_INJECT": f"nan:rank={num_ranks - 1},step=30"},
+    )
+
+    assert ended.succeeded(), ended
+    assert told(ended.out[0], "fit")["status"] == "finished"
+    carried_out = entries(ranks.run_dir, "action")[-1]
+    assert carried_out.evidence["ranks"] == list(range(num_ranks))
+    assert 30 <= carried_out.step < 199
+
+
+def test_a_callback_in_use_can_be_pickled() -> None:
+    """
+    What holds sockets and shared memory stays behind; the settings travel.
+    """
+    callback = SLACallback("L2", "somewhere")
+    callback._run = threading.Lock()
+
+    copy = pickle.loads(pickle.dumps(callback))
+
+    assert vars(copy) == {**vars(callback), "_run": None}

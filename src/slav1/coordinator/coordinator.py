@@ -289,7 +289,8 @@ class Coordinator:
         nodes = self._membership.speaking
         number = self._surveys.begin(nodes, self._now_s)
         for node in nodes:
-            self._send(node, messages.AskSurvey(number=number))
+            asked = messages.AskSurvey(number=number, num_told=self._stall.num_told)
+            self._send(node, asked)
 
     def _judge_survey(self) -> None:
         positions = self._surveys.take(self._now_s)

@@ -151,6 +151,8 @@ class AskSurvey(msgspec.Struct, tag=True, kw_only=True):
     """Look at all your ranks now, stacks included."""
 
     number: int
+    num_told: int = 0
+    """Incidents that earlier looks led to; their stack files are kept."""
 
 
 LEAVE_S = 2.0

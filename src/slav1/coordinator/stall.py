@@ -38,6 +38,8 @@ class Stall:
         self._changes: Mapping[int, int] = {}
         self._reported: Breach | None = None
         self._all_stopped_at_s = float("-inf")
+        self.num_told = 0
+        """Looks that led to a report."""
         self.has_uneven_batches: bool | None = None
         """Whether the ranks' data loaders differ in length; None if that is not known."""
 
@@ -107,6 +109,7 @@ class Stall:
         if before is not None and not breach.is_actionable:
             return []
         self._reported = breach
+        self.num_told += 1
         if before is None or before.rank == breach.rank:
             return [breach]
         return [replace(before, status=Status.RECOVERED, message=breach.message), breach]

@@ -272,7 +272,7 @@ class NodeMonitor:
     @_on.register
     def _(self, message: job.AskSurvey) -> None:
         folder = self._folder if self._wants_stacks else None
-        self._survey = Survey(message.number, list(self.ranks.values()), monotonic(), folder)
+        self._survey = Survey(message, list(self.ranks.values()), monotonic(), folder)
 
     @_on.register
     def _(self, message: job.End) -> None:

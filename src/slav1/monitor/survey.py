@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from pathlib import Path
 
-from slav1.coordinator.messages import Position
+from slav1.coordinator.messages import AskSurvey, Position
 from slav1.monitor.watched_rank import WatchedRank
 from slav1.recorder.layout import Word
 
@@ -15,17 +15,18 @@ class Survey:
     """Asks every rank for its stacks and gathers where each one is."""
 
     def __init__(
-        self, number: int, ranks: Collection[WatchedRank], now_s: float, folder: Path | None
+        self, asked: AskSurvey, ranks: Collection[WatchedRank], now_s: float, folder: Path | None
     ) -> None:
         """Sends the signals.
 
         Args:
-            number: Number of the survey, as the coordinator asked for it.
+            asked: What the coordinator asked for.
             ranks: Ranks of the node that are still watched.
             now_s: Monotonic clock, in seconds.
             folder: Where whole dumps are written; None to write none.
         """
-        self.number = number
+        self.number = asked.number
+        self._num_told = asked.num_told
         self._ranks = list(ranks)
         self._deadline_s = now_s + LONGEST_S
         self._folder = folder
@@ -67,7 +68,9 @@ class Survey:
     def _write(self, rank: int, text: str) -> str | None:
         if self._folder is None:
             return None
-        path = self._folder / f"stacks-{rank}-{self.number}.txt"
+        # A long save may be looked at hundreds of times: a look that led to nothing is
+        # written over by the next.
+        path = self._folder / f"stacks-{rank}-{self._num_told}.txt"
         try:
             path.write_text(text)
         except OSError:

@@ -66,6 +66,7 @@ def test_a_hang_is_told_twice_at_most() -> None:
     assert look(stall, waiting(0), HUNG, at_s=2.0) == [(Status.BREACH, 1, HARD)]
     assert not stall.wants_look(3.0)
     assert stall.is_open
+    assert stall.num_told == 2
 
 
 def test_looks_are_paced() -> None:
