@@ -22,6 +22,8 @@ _MAYBE_COLLECTIVES = (
     "/torch/nn/parallel/distributed.py",
     "/torch/_ops.py",
 )
+# Host functions that read a collective's result: with a device, the wait is there.
+_READS = (" _broadcast_sigterm_tensor", " reduce_boolean_decision")
 _PASSED_THROUGH = (
     *_COLLECTIVES,
     *_MAYBE_COLLECTIVES,
@@ -45,7 +47,7 @@ def waits_for_peers(position: Position) -> bool:
     if state in "TD" or not position.stack:
         return False
     innermost = position.stack[0]
-    if any(part in innermost for part in _COLLECTIVES):
+    if any(part in innermost for part in _COLLECTIVES) or innermost.endswith(_READS):
         return True
     return state != "R" and any(part in innermost for part in _MAYBE_COLLECTIVES)
 

@@ -14,12 +14,8 @@ import zmq
 from zmq.utils import z85
 
 from slav1.coordinator import messages
+from slav1.coordinator.refusals import WATCHED, Refusals
 
-_FAILED_HANDSHAKES = (
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
 _LINGER_MS = 500
 _HANDSHAKE_MS = 5000
 _MAX_EVENTS = 1000
@@ -106,7 +102,8 @@ class Listener:
         self.socket.zap_domain = b"slav1"
         self.socket.handshake_ivl = _HANDSHAKE_MS
         self.socket.maxmsgsize = MAX_BYTES
-        self.events = self.socket.get_monitor_socket(_FAILED_HANDSHAKES)
+        self.events = self.socket.get_monitor_socket(WATCHED)
+        self._refusals = Refusals()
 
     def open(self, host: str, port: int) -> str:
         """Starts to listen; port 0 takes any free one. Returns the ZeroMQ address.
@@ -139,13 +136,15 @@ class Listener:
         self.gatekeeper.send_multipart([version, request, status, text, b"", b""])
 
     def count_strangers(self) -> int:
-        """Counts the connections turned away since the last call, up to a thousand."""
-        for num_new in range(_MAX_EVENTS):
+        """Counts the connections turned away since the last call."""
+        num_new = 0
+        for _ in range(_MAX_EVENTS):
             try:
-                self.events.recv_multipart(zmq.NOBLOCK)
+                frames = self.events.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                return num_new
-        return _MAX_EVENTS
+                break
+            num_new += self._refusals.add(frames[0])
+        return num_new
 
     def receive(self) -> tuple[int, messages.FromNode] | None:
         """Reads one message.
@@ -180,6 +179,7 @@ class Listener:
     def close(self) -> None:
         """Closes all sockets; what was sent still goes out for half a second."""
         self.socket.disable_monitor()
+        self.events.close(linger=0)
         self.gatekeeper.close()
         self.socket.close()
 
@@ -275,6 +275,8 @@ def reachable(
         for dealer in sockets.values():
             dealer.disable_monitor()
             dealer.close(linger=0)
+        for events in address_of:
+            events.close(linger=0)
     if not ready:
         raise UnreachableError(addresses, limit_s)
     return address_of[ready[0][0]]

@@ -85,7 +85,8 @@ class Farewell(msgspec.Struct, tag=True, kw_only=True):
 FromRank = Hello | Failure | Note | Facts | Restore | AskState | Goodbye
 FromMonitor = Welcome | Refused | State | Farewell
 
-encode = msgspec.msgpack.Encoder().encode
+# What a host notes may hold values of its own kinds; their text will do.
+encode = msgspec.msgpack.Encoder(enc_hook=str).encode
 decode_from_rank = msgspec.msgpack.Decoder(FromRank).decode
 decode_from_monitor = msgspec.msgpack.Decoder(FromMonitor).decode
 

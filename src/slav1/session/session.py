@@ -141,8 +141,7 @@ class Session:
 
     def fail(self, error: BaseException, step: int | None) -> None:
         """Publishes an exception before anything is torn down."""
-        text = f"{type(error).__name__}: {error}".splitlines()[0]
-        self._say(messages.Failure(error=text[:2000], step=step))
+        self._say(messages.Failure(error=_first_line(error), step=step))
 
     def compare(self, *, num_batches: int | None) -> None:
         """Lets the coordinator compare what all ranks should have in common."""
@@ -246,3 +245,15 @@ class Session:
         if self._link is not None:
             # A monitor that is gone is told of at the next boundary.
             self._link.say(message)
+
+
+def _first_line(error: BaseException) -> str:
+    """Says what an exception is; that must not raise another one in its place."""
+    name = type(error).__name__
+    try:
+        text = f"{name}: {error}"
+    except Exception:  # noqa: BLE001 - an exception whose own text fails
+        text = name
+    line = (text.splitlines() or [name])[0][:2000]
+    # A path that is no UTF-8 stands in it as characters that can't be sent.
+    return line.encode(errors="replace").decode()

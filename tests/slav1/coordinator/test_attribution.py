@@ -69,6 +69,15 @@ def test_the_rank_that_waits_in_nccl_or_gloo_may_be_running() -> None:
     assert named(victim, HUNG) == (Cause.STUCK, 1)
 
 
+def test_a_rank_that_reads_a_collective_from_its_device_waits() -> None:
+    """
+    Where collectives are queued on a device, the host waits in the line that reads them.
+    """
+    victim = position(0, Phase.BETWEEN, STEP_BROADCAST[2:], step=21, process_state="R")
+
+    assert named(victim, HUNG) == (Cause.STUCK, 1)
+
+
 def test_a_lost_process_comes_before_all_else() -> None:
     """
     Of a dead, a stopped, a failed and a hanging rank the dead one is named.

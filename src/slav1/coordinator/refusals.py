@@ -1,0 +1,67 @@
+"""Counting connections that were refused, from what ZeroMQ tells about its sockets."""
+
+import struct
+
+import zmq
+
+WATCHED = (
+    zmq.EVENT_ACCEPTED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_DISCONNECTED
+)
+"""Events that :class:`Refusals` must be shown."""
+
+_FAILED = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH,
+)
+_EVENT = struct.Struct("=HI")
+
+
+class Refusals:
+    """Tells strangers who were turned away from nodes that left.
+
+    A caller of an older ZeroMQ, or of another protocol that looks like one, is dropped
+    without any event of failure: it shows only in that it was accepted and is gone.
+    """
+
+    def __init__(self) -> None:
+        """Starts with nobody connected."""
+        self._shaking: list[int] = []
+        self._admitted: set[int] = set()
+        self._num_failed = 0
+
+    def add(self, raw: bytes) -> int:
+        """Takes in one event, as the first frame of ZeroMQ's message about it.
+
+        Returns:
+            1 if a caller was refused, 0 otherwise.
+        """
+        event, descriptor = _EVENT.unpack(raw)
+        if event == zmq.EVENT_ACCEPTED:
+            self._shaking.append(descriptor)
+        elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            # It does not say whose. A node takes milliseconds, a stranger may take seconds.
+            if self._shaking:
+                self._admitted.add(self._shaking.pop())
+        elif event in _FAILED:
+            self._num_failed += 1
+            return 1
+        elif event == zmq.EVENT_DISCONNECTED:
+            return self._hang_up(descriptor)
+        return 0
+
+    def _hang_up(self, descriptor: int) -> int:
+        if descriptor in self._admitted:
+            self._admitted.discard(descriptor)
+            return 0
+        if descriptor in self._shaking:
+            self._shaking.remove(descriptor)
+        if self._num_failed:
+            self._num_failed -= 1
+            return 0
+        return 1
