@@ -142,6 +142,7 @@ def test_pc07_every_stall_has_a_begin_a_cause_and_an_end(ranks: Any) -> None:
     assert all("_effects.py" in line.evidence["stack"][0] for line in begun[:5])
 
 
+@pytest.mark.smoke
 def test_pc08_a_collective_in_a_hook_of_rank_zero(ranks: Any) -> None:
     """
     The report shows the user's line on rank 0 and the place where rank 1 waits, and says
@@ -170,6 +171,7 @@ def test_pc08_a_collective_that_the_framework_takes_for_its_own(ranks: Any) -> N
     assert (hang.rank, hang.evidence["cause"]) == (0, "different_operations")
 
 
+@pytest.mark.smoke
 def test_pc09_a_save_that_only_one_rank_decided_on(ranks: Any) -> None:
     """
     Rank 0 in a checkpoint's barrier and rank 1 in the next step are reported at the limit of

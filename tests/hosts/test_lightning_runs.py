@@ -198,6 +198,7 @@ def sla_state(path: Path) -> dict[str, Any] | None:
     return found
 
 
+@pytest.mark.smoke
 def test_resuming_changes_no_memory(tmp_path: Path) -> None:
     """
     A run that is saved, loaded and continued has exactly the loss memory of an unbroken one;

@@ -169,6 +169,7 @@ class Keeps(Logger):
         self.endings.append(status)
 
 
+@pytest.mark.smoke
 def test_every_logger_gets_the_step_times_as_often_as_the_host_logs(tmp_path: Path) -> None:
     """
     Each of the user's loggers gets the times of a step under ``sla/``, at the steps at which

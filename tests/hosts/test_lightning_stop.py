@@ -15,7 +15,9 @@ pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 
 
 @pytest.mark.parametrize(
-    ("num_ranks", "num_micro"), [(2, 1), (2, 4), (4, 1)], ids=["2", "2-accumulating", "4"]
+    ("num_ranks", "num_micro"),
+    [pytest.param(2, 1, marks=pytest.mark.smoke), (2, 4), (4, 1)],
+    ids=["2", "2-accumulating", "4"],
 )
 def test_all_ranks_stop_at_one_step_and_keep_nothing(
     ranks: Any, num_ranks: int, num_micro: int

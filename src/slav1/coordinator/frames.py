@@ -33,6 +33,12 @@ _PASSED_THROUGH = (
 )
 _COMPILES = ("/torch/_dynamo/", "/torch/_inductor/", "/torch/_functorch/", "/triton/compiler/")
 _INSTALLED = re.compile(r"/lib(64)?/python3[^/]*/")
+# The same packages where they are installed elsewhere, or in development.
+_LIBRARIES = (
+    *("/lightning/pytorch/", "/lightning/fabric/", "/pytorch_lightning/", "/lightning_fabric/"),
+    *("/torch/distributed/", "/torch/nn/", "/torch/autograd/", "/torch/optim/", "/torch/utils/"),
+    *("/torch/_", "/accelerate/accelerator.py", "/accelerate/utils/", "/transformers/trainer.py"),
+)
 _PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
 _SOURCE = Path(__file__).parents[2]
 _OURS = tuple(f"{_SOURCE}/{name}/" for name in ("slav1", "sla_lightning", "sla_accelerate"))
@@ -103,4 +109,6 @@ def _inside_of_fit(position: Position) -> Iterator[str]:
 
 
 def _is_foreign(frame: str) -> bool:
-    return frame.startswith(("<", *_OURS)) or _INSTALLED.search(frame) is not None
+    if frame.startswith(("<", *_OURS)) or _INSTALLED.search(frame) is not None:
+        return True
+    return any(part in frame for part in _LIBRARIES)

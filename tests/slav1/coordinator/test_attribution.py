@@ -191,6 +191,21 @@ def test_a_collective_in_a_hook_of_one_rank_is_named_with_its_line(num_others: i
     assert "train.py:90" not in found.sentence
 
 
+def test_packages_are_not_the_users_code_wherever_they_are_installed() -> None:
+    """
+    A host that lies in a folder of its own, beside the user's programs, is still the host.
+    """
+    moved = [
+        tuple(frame.replace("/env/lib/python3.11/site-packages", "/opt/train") for frame in stack)
+        for stack in (LONELY_HOOK, STEP_BROADCAST)
+    ]
+
+    assert named(
+        position(0, Phase.BETWEEN, moved[0], step=21),
+        position(1, Phase.BETWEEN, moved[1], step=21),
+    ) == (Cause.DIFFERENT_OPERATIONS, 0)
+
+
 def test_one_that_left_out_a_collective_of_the_user_is_named_too() -> None:
     """
     Of four ranks the only one that is not in the user's collective is at fault.
