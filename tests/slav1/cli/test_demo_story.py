@@ -52,7 +52,7 @@ def test_a_run_that_was_stopped_as_it_should_be_has_no_problem():
         ([breach(rule="straggler"), STOP, *STOPPED[3:]], GOOD_END, "loss_variance found nothing"),
         ([breach(rank=0), *STOPPED[2:]], GOOD_END, "rank 0 was named"),
         ([breach(rank=None), *STOPPED[2:]], GOOD_END, "rank None was named"),
-        ([breach(step=249), *STOPPED[2:]], GOOD_END, "loss_variance found nothing"),
+        ([breach(step=199), *STOPPED[2:]], GOOD_END, "loss_variance found nothing"),
         ([breach(), END], GOOD_END, "Nothing was decided"),
         ([breach(), STOP, acted(0, 254), END], GOOD_END, "2 ranks were to act"),
         ([*STOPPED[:4], acted(1, 255), END], GOOD_END, "not act at the same step"),
