@@ -27,7 +27,13 @@ class Gate:
         """
         self._token = token.encode()
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-        self.socket.bind(messages.gate_address(token, node))
+        try:
+            self.socket.bind(messages.gate_address(token, node))
+        except OSError as error:
+            self.socket.close()
+            raise OSError(
+                error.errno, f"a monitor of this run watches node {node} already"
+            ) from error
         self.socket.listen(256)
 
     def accept(self) -> "Connection | None":

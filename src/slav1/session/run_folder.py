@@ -43,7 +43,8 @@ def choose_run_id(environment: Mapping[str, str], num_earlier: int) -> str:
     """
     suffix = f"-fit{num_earlier + 1}" if num_earlier else ""
     if given := environment.get("SLA_RUN_ID"):
-        return re.sub(r"[^\w.-]", "_", given) + suffix
+        # A name of nothing but dots would lead out of the run directory.
+        return re.sub(r"[^\w.-]|^\.+$", "_", given) + suffix
     if "TORCHELASTIC_RUN_ID" in environment:
         # The agent outlives its workers: it is what all attempts have in common.
         agent = psutil.Process(os.getppid())

@@ -1,0 +1,105 @@
+"""Where settings come from: argument, environment, default."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from slav1.contract import Contract
+from slav1.session.rendezvous import Alone, StoreRendezvous
+from slav1.session.settings_source import resolve
+
+
+def test_argument_wins_over_the_environment(caplog):
+    """
+    What code says is taken, whatever the environment says, and nothing is logged.
+    """
+    environment = {"SLA_CONTRACT": "L3", "SLA_RUN_DIR": "/elsewhere"}
+    with caplog.at_level(logging.INFO, "slav1"):
+        found = resolve("L2", "mine", environment)
+
+    assert (found.contract.level_name, found.run_dir) == ("L2", Path("mine"))
+    assert caplog.messages == []
+
+
+def test_environment_is_taken_and_named(caplog):
+    """
+    What the code leaves open comes from the environment, and the log says so.
+    """
+    environment = {"SLA_CONTRACT": "L3", "SLA_RUN_DIR": "/elsewhere"}
+    with caplog.at_level(logging.INFO, "slav1"):
+        found = resolve(None, None, environment)
+
+    assert (found.contract.level_name, found.run_dir) == ("L3", Path("/elsewhere"))
+    assert [message.split(":")[0] for message in caplog.messages] == [
+        "The contract comes from SLA_CONTRACT",
+        "The run directory comes from SLA_RUN_DIR",
+    ]
+
+
+def test_defaults_are_the_mildest_level_and_a_folder_here():
+    """
+    Without a word from anybody it is level L1 and the folder sla_runs.
+    """
+    found = resolve(None, None, {})
+
+    assert (found.contract.level_name, found.run_dir) == ("L1", Path("sla_runs"))
+
+
+def test_contract_may_be_a_file_or_itself(tmp_path):
+    """
+    A contract is taken as it is, or read from the file that is named.
+    """
+    contract = Contract.level("L2")
+    path = tmp_path / "contract.yaml"
+    path.write_text(contract.to_yaml())
+
+    assert resolve(contract, None, {}).contract is contract
+    assert resolve(path, None, {}).contract.level_name == "L2"
+    assert resolve(str(path), None, {}).contract.level_name == "L2"
+
+
+def test_neither_level_nor_file_is_a_clear_error():
+    """
+    A name that is no level and no file is refused with what is allowed.
+    """
+    with pytest.raises(ValueError, match=r"L1, L2, L3.*'L4'"):
+        resolve("L4", None, {})
+
+
+class Store:
+    """As much of a process group's store as is used."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    def set(self, key: str, value: str) -> None:
+        self.kept[key] = value.encode()
+
+    def wait(self, keys: list[str], timeout: object) -> None:
+        if keys[0] not in self.kept:
+            raise RuntimeError(f"wait timeout after {timeout}")
+
+    def get(self, key: str) -> bytes:
+        return self.kept[key]
+
+
+def test_each_meeting_has_its_own_ticket():
+    """
+    A second run in the same job finds its own ticket, not the first one's.
+    """
+    store = Store()
+    StoreRendezvous(store).publish(b"first")
+    StoreRendezvous(store).publish(b"second")
+
+    assert sorted(store.kept.values()) == [b"first", b"second"]
+
+
+def test_ticket_that_does_not_come_names_rank_0():
+    """
+    A rank that waits in vain says for whom, for how long, and where to look.
+    """
+    with pytest.raises(TimeoutError, match=r"Rank 0 has not handed out .* within 2 s.*output"):
+        StoreRendezvous(Store()).fetch(2.0)
+    with pytest.raises(TimeoutError):
+        Alone().fetch(1.0)
