@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--step-ms", type=float, default=0)
     parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--pairs", type=int, default=6)
+    parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--run-dir", default=str(Path.cwd() / "sla_runs"))
     options = parser.parse_args()
     if options.job:
@@ -208,7 +208,8 @@ def main() -> None:
         "| ranks | step | pairs | without ms | with ms | difference us | difference % | p10-p90 % |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    for ranks, step_ms, steps, pairs in ((1, 0, 2000, 8), (1, 50, 80, 12), (2, 50, 80, 12)):
+    pairs = options.pairs
+    for ranks, step_ms, steps in ((1, 0, 1000), (1, 50, 60), (2, 50, 60)):
         seen = measure(ranks, step_ms, steps, pairs, direct=False)
         without = [median(times) for times in seen["without"]]
         with_it = [median(times) for times in seen["with"]]

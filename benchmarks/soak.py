@@ -19,12 +19,14 @@ def main() -> None:
     """Runs every configuration for its share of the steps."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--only", type=int, nargs="+", help="numbers of configurations, from 0")
     options = parser.parse_args()
     print(heading("Healthy soak"))
     print("| ranks | step ms | noise | steps seen | decisions | breaches | notices |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     share = {0.0: 0.35, 3.0: 0.1, 1.0: 0.12, 10.0: 0.05}
-    for configuration in CONFIGURATIONS:
+    chosen = range(len(CONFIGURATIONS)) if options.only is None else options.only
+    for configuration in (CONFIGURATIONS[number] for number in chosen):
         steps = int(options.steps * share[configuration["step_ms"]])
         run = run_job(limit_s=3000, steps=steps, **configuration)
         kinds = Counter(entry.kind for entry in run.entries)

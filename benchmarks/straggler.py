@@ -13,13 +13,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--step-ms", type=float, default=40)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     options = parser.parse_args()
     extra_s = 0.25 * options.step_ms / 1000
     print(heading("A straggler of 1.25 times"))
     print(f"Steps of {options.step_ms:g} ms with 3 % noise; the slowdown starts at step {START}.\n")
     print("| ranks | injected | runs | named in | median steps | p95 | wrong rank | before it |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    for ranks in (2, 4):
+    for ranks in options.ranks:
         cases = {
             "1.25x in forward": f"straggler:rank=1,step={START},where=forward,seconds={extra_s}",
             "1.25x in data": f"straggler:rank=1,step={START},where=data,seconds={extra_s}",
