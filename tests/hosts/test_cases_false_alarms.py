@@ -41,7 +41,7 @@ def test_pc30_compiling_is_neither_a_hang_nor_a_slow_rank(ranks: Any) -> None:
     assert entries(ranks.run_dir, "incident_begin", rule="hang") == []
     found = entries(ranks.run_dir, "breach", rule="straggler")
     assert {line.rank for line in found} == {1}
-    assert min(line.step for line in found) > 160
+    assert min(line.step for line in found) > 180
     (folder,) = run_folders(ranks.run_dir)
     times_s = sorted(sample.step_time_s for sample in read_ring_file(folder / "ring-0.bin"))
-    assert times_s[len(times_s) // 2] < 0.1
+    assert times_s[len(times_s) // 2] < 0.2

@@ -39,8 +39,9 @@ class WatchedRank:
         self._clock_starts_s = float("-inf")
         self._ring = RingReader(self.block.words, self.block.records)
         self._state, self._state_time_s = "R", float("-inf")
-        self._quiet_change = -1
+        self._silence: tuple[int, float] | None = None
         self._queued_s = 0.0
+        self._longest_s = 0.0
 
     @property
     def num_lost(self) -> int:
@@ -78,7 +79,7 @@ class WatchedRank:
         changed_s = max(words[Word.CHANGED_NS] * 1e-9, self._clock_starts_s)
         since_progress_s = max(0.0, now_s - changed_s)
         if since_progress_s > _QUIET_S:
-            since_progress_s = max(_QUIET_S, since_progress_s - self._starved_s())
+            since_progress_s = self._own_silence_s(since_progress_s)
         if since_progress_s > _QUIET_S or now_s - self._state_time_s > _STATE_EVERY_S:
             self._state, self._state_time_s = self.process.state(), now_s
         is_alive = self._state not in "XZ"
@@ -94,15 +95,18 @@ class WatchedRank:
             exit_reason=self.exit_reason,
         )
 
-    def _starved_s(self) -> float:
-        """Seconds of this silence in which the rank could have run but got no processor.
+    def _own_silence_s(self, silence_s: float) -> float:
+        """Seconds of a silence without those in which the rank could have run but got no
+        processor: an overloaded machine is no hang. Counted from the first look at it.
 
-        An overloaded machine is no hang. Counted from the first look at the silence.
+        The kernel tells of a wait for a processor when it is over. So the difference may
+        shrink, which must not look as if the rank had got on.
         """
-        change, queued_s = self.phase_change(), self.process.queued_s()
-        if change != self._quiet_change:
-            self._quiet_change, self._queued_s = change, queued_s
-        return queued_s - self._queued_s
+        silence, queued_s = (self.phase_change(), self._clock_starts_s), self.process.queued_s()
+        if silence != self._silence:
+            self._silence, self._queued_s, self._longest_s = silence, queued_s, _QUIET_S
+        self._longest_s = max(self._longest_s, silence_s - (queued_s - self._queued_s))
+        return self._longest_s
 
     def beat(self) -> None:
         """Shows the rank that its monitor lives."""

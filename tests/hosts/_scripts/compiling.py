@@ -12,19 +12,19 @@ import toys
 
 RANK = int(os.environ["RANK"])
 FIRST_S, AGAIN_S, VALIDATION_S = 3.0, 2.5, 3.0
-AGAIN_AT, SLOW_FROM, NUM_STEPS = 60, 160, 320
+AGAIN_AT, SLOW_FROM, NUM_STEPS = 60, 180, 280
 
 
 class Compiled(toys.Toy):
     """Compiles in its first step; again, on rank 1 only, when the type of a number changes."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(step_s=0.03)
         self.num_compiled = 0
         self.calculate = torch.compile(self._calculate, backend=self._compile, dynamic=False)
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        slow_s = 0.01 if RANK == 1 and batch_idx >= SLOW_FROM else 0.0
+        slow_s = self.step_s if RANK == 1 and batch_idx >= SLOW_FROM else 0.0
         time.sleep(self.step_s + slow_s)
         factor = 1 if RANK == 1 and batch_idx >= AGAIN_AT else 1.0
         return self.calculate(*batch, factor)
@@ -44,7 +44,7 @@ class Compiled(toys.Toy):
 
 
 def main() -> None:
-    straggler = {"baseline_rounds": 80}
+    straggler = {"baseline_rounds": 100}
     hang = {"min_limit_s": 0.8, "warmup_steps": 1}
     contract = toys.contract(limit_s=1.0, hang=hang, straggler=straggler)
     trainer = toys.trainer(

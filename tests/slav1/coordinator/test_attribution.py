@@ -60,6 +60,19 @@ def test_names_the_one_that_does_something_else(
     assert named(*victims, culprit) == (cause, 1)
 
 
+@pytest.mark.parametrize(("state", "word"), [("R", "busy"), ("S", "sits")])
+def test_the_sentence_tells_computing_from_waiting(state: str, word: str) -> None:
+    """
+    A rank that keeps a processor busy is told from one that sleeps, with its place.
+    """
+    culprit = position(1, Phase.FORWARD, SLEEP, process_state=state)
+
+    sentence = attribute([waiting(0), culprit]).sentence
+
+    assert f"Rank 1 {'is busy' if word == 'busy' else word} in a call" in sentence
+    assert "step 20, phase forward, for 2.0 s at /home/me/train.py:12" in sentence
+
+
 def test_the_rank_that_waits_in_nccl_or_gloo_may_be_running() -> None:
     """
     A rank inside of a collective waits, also when the kernel shows it running.
@@ -168,7 +181,12 @@ def test_a_skipped_collective_is_blamed_on_the_one_ahead(num_others: int) -> Non
     ahead = position(1, Phase.BETWEEN, STEP_BROADCAST, step=21)
     others = [waiting(rank) for rank in (0, 2, 3)[:num_others]]
 
-    assert named(ahead, *others) == (Cause.SKIPPED, 1)
+    found = attribute([ahead, *others])
+
+    assert (found.cause, found.rank, found.peer) == (Cause.SKIPPED, 1, 0)
+    assert found.is_deadlock
+    assert "rank 0 in the gradient sync of step 20" in found.sentence
+    assert "it waits in broadcast of step 21" in found.sentence
 
 
 @pytest.mark.parametrize("num_others", [1, 3])
@@ -185,6 +203,7 @@ def test_a_collective_in_a_hook_of_one_rank_is_named_with_its_line(num_others: i
     found = attribute([*others, lonely])
 
     assert (found.cause, found.rank) == (Cause.DIFFERENT_OPERATIONS, 0)
+    assert found.is_deadlock
     assert "different operations" in found.sentence
     assert "/home/me/hooks.py:7 on_train_batch_end" in found.sentence
     assert "_broadcast_sigterm_tensor" in found.sentence

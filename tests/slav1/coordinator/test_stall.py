@@ -139,6 +139,17 @@ def test_a_deadlock_needs_two_looks_without_progress() -> None:
     assert look(stall, lonely, moved, at_s=2.0) == [(Status.BREACH, 0, HARD)]
 
 
+def test_in_a_deadlock_the_hard_limit_of_any_rank_counts() -> None:
+    """
+    Where everybody waits, it is time to act as soon as one rank is past its hard limit.
+    """
+    stall = stall_with(silence(0), silence(1, is_hard=HARD), silence(2))
+    positions = [waiting(rank) for rank in (0, 1, 2)]
+
+    assert look(stall, *positions, at_s=0.0) == []
+    assert look(stall, *positions, at_s=1.0) == [(Status.BREACH, None, HARD)]
+
+
 def test_uneven_batches_are_acted_on_at_the_limit_of_the_waiting_rank() -> None:
     """
     The rank that has finished has no limit left; the one that waits for it has.
@@ -227,6 +238,18 @@ def test_silence_that_ends_before_the_look_opens_nothing() -> None:
     stall.on_finding(over(0))
 
     assert stall.judge([waiting(0), HUNG]) == []
+
+
+def test_another_rank_that_leaves_changes_nothing() -> None:
+    """
+    An incident stays as it is when a rank leaves that it does not name.
+    """
+    stall = stall_with(silence(0), silence(1))
+    stall.forget(2)
+    look(stall, waiting(0), HUNG, at_s=0.0)
+    stall.forget(0)
+
+    assert stall.is_open
 
 
 def test_a_rank_that_leaves_is_a_new_matter() -> None:
