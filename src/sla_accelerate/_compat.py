@@ -28,6 +28,11 @@ class FindWatch(Protocol):
         ...
 
 
+def is_watched(loader: Any) -> bool:
+    """Whether :func:`watch_fetches` was called with this loader."""
+    return hasattr(type(loader), "sla_host_class")
+
+
 def watch_fetches(loader: Any, find_watch: FindWatch) -> None:
     """Lets every pass over ``loader`` tell about its fetches.
 
@@ -36,7 +41,7 @@ def watch_fetches(loader: Any, find_watch: FindWatch) -> None:
     up on the class; so it gets a class of its own, as Accelerate does with its loaders.
     """
     host_class = type(loader)
-    if hasattr(host_class, "sla_host_class"):
+    if is_watched(loader):
         return
 
     def batches(self: Any) -> Iterator[Any]:
@@ -61,5 +66,7 @@ def _told(find_watch: FindWatch, loader: Any, batches: Iterator[Any]) -> Iterato
         except StopIteration:
             break
         yield batch if watch is None else watch.end_fetch(batch)
+        # While the next one is fetched only the loop may keep this one alive.
+        del batch
     if watch is not None:
         watch.end_epoch()

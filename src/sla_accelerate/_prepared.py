@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from torch import nn
 from torch.optim import Optimizer
@@ -31,7 +31,9 @@ class Prepared:
         self._own_work_ends = own_work_ends
         self._before_step = before_step
         self._after_step = after_step
-        self._models: WeakSet[nn.Module] = WeakSet()
+        # Lists of references: walking a WeakSet takes several microseconds, in each step.
+        self._models: list[ref[nn.Module]] = []
+        self._syncing: list[ref[Any]] = []
         self._optimizers: WeakSet[Optimizer] = WeakSet()
         self._own_work: list[OwnWorkEnd] = []
         self._hooks: list[Any] = []
@@ -55,18 +57,27 @@ class Prepared:
 
     def is_training(self) -> bool:
         """Whether any model is in training mode; True if there is no model."""
-        models = list(self._models)
-        return not models or any(model.training for model in models)
+        is_any = False
+        for reference in self._models:
+            model = reference()
+            if model is not None:
+                if model.training:
+                    return True
+                is_any = True
+        return not is_any
 
     def syncs_gradients(self) -> bool:
         """Whether a backward that begins now ends in a gradient sync of its own."""
-        return any(getattr(model, "require_backward_grad_sync", False) for model in self._models)
+        return any(
+            model.require_backward_grad_sync
+            for reference in self._syncing
+            if (model := reference()) is not None
+        )
 
     def leave_out_sync(self) -> Callable[[], None]:
         """Lets the next backward of this rank leave out its sync; returns the way back."""
-        syncing: list[Any] = [
-            model for model in self._models if getattr(model, "require_backward_grad_sync", False)
-        ]
+        models = [model for reference in self._syncing if (model := reference()) is not None]
+        syncing = [model for model in models if model.require_backward_grad_sync]
         for model in syncing:
             model.require_backward_grad_sync = False
 
@@ -84,8 +95,10 @@ class Prepared:
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """All parameters of all models."""
-        for model in self._models:
-            yield from model.parameters()
+        for reference in self._models:
+            model = reference()
+            if model is not None:
+                yield from model.parameters()
 
     def remove(self) -> None:
         """Takes all hooks away and forgets all objects."""
@@ -94,13 +107,14 @@ class Prepared:
         for own_work in self._own_work:
             own_work.remove()
         self._hooks, self._own_work = [], []
-        self._models, self._optimizers = WeakSet(), WeakSet()
+        self._models, self._syncing, self._optimizers = [], [], WeakSet()
 
     def _add_model(self, model: nn.Module) -> None:
-        if model in self._models:
+        if any(reference() is model for reference in self._models):
             return
-        self._models.add(model)
+        self._models.append(ref(model))
         if hasattr(model, "require_backward_grad_sync"):
+            self._syncing.append(ref(model))
             self._own_work.append(OwnWorkEnd(model, self._own_work_ends))
 
     def _add_optimizer(self, optimizer: Optimizer) -> None:

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from sla_accelerate import _runs, _side_file
-from sla_accelerate._compat import watch_fetches
+from sla_accelerate._compat import is_watched, watch_fetches
 from sla_accelerate.actions import check_on_stop
 from sla_accelerate.telemetry import LoopWatch
 from slav1.contract import Contract
@@ -133,11 +133,12 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
         watch_fetches(loader, _runs.current)
         return loader
 
-    def skip_first_batches(self, *args: Any, **kwargs: Any) -> Any:
-        """As the host's; the loader is watched."""
-        loader = super().skip_first_batches(*args, **kwargs)
-        watch_fetches(loader, _runs.current)
-        return loader
+    def skip_first_batches(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
+        """As the host's; what it makes of a prepared loader is watched too."""
+        skipping = super().skip_first_batches(dataloader, *args, **kwargs)
+        if is_watched(dataloader):
+            watch_fetches(skipping, _runs.current)
+        return skipping
 
     def backward(self, loss: Any, **kwargs: Any) -> None:
         """As the host's.

@@ -50,8 +50,8 @@ class LoopWatch:
         self.recorder = session.recorder
         self.prepared = Prepared(
             own_work_ends=session.recorder.own_work_ends,
-            before_step=None if faults is None else self._before_optimizer_step,
-            after_step=self._after_optimizer_step,
+            before_step=None if faults is None else self.before_optimizer_step,
+            after_step=self.after_optimizer_step,
         )
         self.step = -1
         """Step that ended last, counted from 0 over the whole run."""
@@ -148,6 +148,24 @@ class LoopWatch:
         if self._faults is not None:
             self._faults.after_backward(self.step + 1, has_gradients=has_gradients)
 
+    def before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """An optimizer is about to make a real step."""
+        del optimizer
+        if self._faults is not None and self._pinned is None:
+            self._faults.at_optimizer(self.step + 1)
+
+    def after_optimizer_step(self, optimizer: Optimizer) -> None:
+        """An optimizer has made a real step."""
+        if self._pinned is not None:
+            return
+        num_optimizers = self.prepared.num_optimizers
+        if not self._pace.ends_step(id(optimizer), num_optimizers=num_optimizers):
+            # Another optimizer's forward and backward follow in the same step.
+            self.recorder.enter(_FORWARD)
+            return
+        self.recorder.enter(self._rest)
+        self._end_step()
+
     def note_progress(self) -> None:
         """The loop called the accelerator, so it is not stuck."""
         is_between = self._pinned is None and not self._is_aside
@@ -215,22 +233,6 @@ class LoopWatch:
         self._losses.add(value)
         if not math.isfinite(value):
             self._flags |= non_finite_flags(self._batch, self.prepared.parameters())
-
-    def _before_optimizer_step(self, optimizer: Optimizer) -> None:
-        del optimizer
-        if self._faults is not None and self._pinned is None:
-            self._faults.at_optimizer(self.step + 1)
-
-    def _after_optimizer_step(self, optimizer: Optimizer) -> None:
-        if self._pinned is not None:
-            return
-        num_optimizers = self.prepared.num_optimizers
-        if not self._pace.ends_step(id(optimizer), num_optimizers=num_optimizers):
-            # Another optimizer's forward and backward follow in the same step.
-            self.recorder.enter(_FORWARD)
-            return
-        self.recorder.enter(self._rest)
-        self._end_step()
 
     def _end_step(self) -> None:
         self.step += 1

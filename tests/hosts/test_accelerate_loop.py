@@ -469,8 +469,10 @@ def test_an_accelerator_that_was_dropped_leaves_nothing(job):
     """
     training = job()
     training.step()
+    model = weakref.ref(training.model)
     del training
     gc.collect()
+    assert model() is None
 
     training = job()
     training.step()

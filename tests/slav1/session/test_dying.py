@@ -70,6 +70,21 @@ def test_an_uncaught_exception_is_published(end, how, error, started):
     assert entries[-1].message == "Training ended by an exception on rank 0."
 
 
+@pytest.mark.parametrize("started", ["fork", "spawn"])
+def test_an_exit_because_of_an_exception_tells_that_exception(end, started):
+    """
+    A child that answers an exception with an exit code, as torch's launchers do, is said
+    to have died of the exception.
+    """
+    how = "\n    try:\n        1 / 0\n    except ZeroDivisionError:\n        sys.exit(3)"
+
+    code, entries = end(how, started)
+
+    (first,) = [entry for entry in entries if entry.kind == "first_exception"]
+    assert code == 3
+    assert "ZeroDivisionError" in first.message
+
+
 @pytest.mark.parametrize("started", ["main", "fork", "spawn"])
 @pytest.mark.parametrize("how", ["pass", "sys.exit(0)"])
 def test_a_process_that_just_ends_is_in_order(end, how, started):

@@ -1,0 +1,152 @@
+"""What the contract costs a hand-written loop: the same loop with and without it in turn.
+
+Both loops run in the same process, one epoch after the other, so that what the machine
+does meanwhile hits both. Prints a Markdown page.
+"""
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from statistics import mean, median
+
+import torch
+from _machine import heading, quantile
+from _runs import scratch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from sla_accelerate import SLAAccelerator, _runs
+from slav1.contract import Contract
+
+WARMUP_STEPS = 10
+
+
+def job(options: argparse.Namespace) -> None:
+    """One paired measurement, in every rank; rank 0 prints what it saw as JSON."""
+    loops = {
+        "without": prepared(Accelerator(cpu=True), options),
+        "with": prepared(SLAAccelerator(cpu=True, run_dir=options.run_dir), options),
+    }
+    times_s = {"without": [], "with": []}
+    for number in range(2 * options.pairs):
+        name = ("without", "with", "with", "without")[number % 4]
+        times_s[name].append(median(epoch_s(*loops[name], options.step_ms / 1000)))
+    loops["with"][0].end_training()
+    if int(os.environ.get("RANK", "0")) == 0:
+        print(json.dumps(times_s))
+
+
+def prepared(accelerator: Accelerator, options: argparse.Namespace) -> tuple[object, ...]:
+    """The accelerator with a small model, its optimizer and a loader for one epoch."""
+    model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(8)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    items = TensorDataset(torch.randn(options.steps * options.ranks, 64))
+    return accelerator, *accelerator.prepare(model, optimizer, DataLoader(items, batch_size=1))
+
+
+def epoch_s(
+    accelerator: Accelerator,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loader: DataLoader,
+    pause_s: float,
+) -> list[float]:
+    """Trains an epoch; how long each step took. A pause stands for the device's work."""
+    ends_s = []
+    for (batch,) in loader:
+        if pause_s:
+            time.sleep(pause_s)
+        accelerator.backward(model(batch).pow(2).mean())
+        optimizer.step()
+        optimizer.zero_grad()
+        ends_s.append(time.perf_counter())
+    return [after - before for before, after in pairwise(ends_s)][WARMUP_STEPS:]
+
+
+def inside_us() -> float:
+    """Microseconds a step takes in what is added to the loop, best of 40 x 500 steps."""
+    with scratch() as folder:
+        contract = Contract.level("L1").override(monitor={"kind": "off"})
+        accelerator = SLAAccelerator(cpu=True, run_dir=str(folder), contract=contract)
+        model = accelerator.prepare(nn.Linear(2, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        accelerator.prepare(optimizer)
+        watch, loss, batch = _runs.current(), torch.tensor(1.0), torch.ones(1)
+        best = float("inf")
+        for _ in range(40):
+            start = time.perf_counter()
+            for _ in range(500):
+                watch.begin_fetch(())
+                watch.end_fetch(batch)
+                watch.begin_backward(loss)
+                watch.end_backward(has_gradients=True)
+                watch.after_optimizer_step(optimizer)
+            best = min(best, (time.perf_counter() - start) / 500 * 1e6)
+        accelerator.end_training()
+    return best
+
+
+def measure(ranks: int, step_ms: float, steps: int, pairs: int) -> dict[str, list[float]]:
+    """Runs :func:`job` in processes of its own."""
+    with scratch() as folder, socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        command = [sys.executable, __file__, "--job", f"--ranks={ranks}", f"--step-ms={step_ms}"]
+        command += [f"--steps={steps}", f"--pairs={pairs}", f"--run-dir={folder}"]
+        common = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+        probe.close()
+        places = [
+            {"RANK": str(n), "LOCAL_RANK": str(n), "WORLD_SIZE": str(ranks)} for n in range(ranks)
+        ]
+        processes = [
+            subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=common | (place if ranks > 1 else {}),
+            )
+            for place in places
+        ]
+        outputs = [process.communicate(timeout=1800)[0] for process in processes]
+    return json.loads(outputs[0].splitlines()[-1])
+
+
+def main() -> None:
+    """Prints the page."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--job", action="store_true")
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--step-ms", type=float, default=0)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--pairs", type=int, default=6)
+    parser.add_argument("--run-dir", default="sla_runs")
+    options = parser.parse_args()
+    if options.job:
+        job(options)
+        return
+    print(heading("What the contract costs a hand-written loop"))
+    print(f"Inside what is added, best of 40 x 500 steps: {inside_us():.1f} us a step.\n")
+    print("| ranks | step | pairs | without ms | with ms | median us | median % | p10-p90 us |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    cases = ((1, 0, 300, 60), (2, 0, 200, 40), (1, 50, 40, 16), (2, 50, 40, 16))
+    for ranks, step_ms, steps, pairs in cases:
+        seen = measure(ranks, step_ms, steps, pairs)
+        both = list(zip(seen["without"], seen["with"], strict=True))
+        us = [(b - a) * 1e6 for a, b in both]
+        shares = [(b - a) / a * 100 for a, b in both]
+        print(
+            f"| {ranks} | {step_ms or 'none'} | {pairs} | {mean(seen['without']) * 1e3:.3f} "
+            f"| {mean(seen['with']) * 1e3:.3f} | {median(us):.0f} | {median(shares):.2f} "
+            f"| {quantile(us, 0.1):.0f} to {quantile(us, 0.9):.0f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
