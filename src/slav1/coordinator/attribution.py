@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from slav1.coordinator import frames
-from slav1.coordinator.frames import is_compiling, user_frame, waits_for_peers
+from slav1.coordinator.frames import is_compiling, is_storing, user_frame, waits_for_peers
 from slav1.coordinator.messages import IN_ORDER, Position
 from slav1.phase import STEP_PHASES, Phase
 
@@ -25,6 +25,7 @@ class Cause(Enum):
     DATA = "data_loader"
     STUCK = "stuck"
     COMPILING = "compiling"
+    STORING = "storing"
     BEHIND = "never_joined"
     SKIPPED = "skipped_collective"
     DIFFERENT_OPERATIONS = "different_operations"
@@ -84,7 +85,7 @@ def attribute(
     if not busy:
         finished = [rank for rank in ranks if rank.pulse.phase is Phase.DONE]
         return _all_wait(present, finished, has_uneven_batches)
-    late = [rank for rank in busy if rank.pulse.rank in overdue and not is_compiling(rank)]
+    late = [rank for rank in busy if rank.pulse.rank in overdue and not _has_an_excuse(rank)]
     suspects = sorted(late or busy, key=_place)
     if len(suspects) == 1 or len(busy) < len(present):
         return _on_its_own(suspects[0])
@@ -125,6 +126,8 @@ def _on_its_own(position: Position) -> Attribution:
     pulse = position.pulse
     if is_compiling(position):
         cause, what = Cause.COMPILING, "is compiling"
+    elif is_storing(position):
+        cause, what = Cause.STORING, "is writing or reading a checkpoint"
     elif pulse.process_state == "D":
         cause, what = Cause.BLOCKED_IN_KERNEL, "is blocked in the kernel (storage or a driver)"
     elif pulse.phase is Phase.DATA:
@@ -145,7 +148,7 @@ def _by_place(suspects: Sequence[Position]) -> Attribution:
     """No rank shows that it waits (no stacks, or a device is in between)."""
     first, second = suspects[:2]
     pulse = first.pulse
-    if is_compiling(first):
+    if _has_an_excuse(first):
         return _on_its_own(first)
     if _place(first) < _place(second):
         return Attribution(
@@ -264,6 +267,10 @@ def _odd_one_out(present: Sequence[Position]) -> Position | None:
 
 def _whereabouts(position: Position) -> tuple[tuple[int, int], str | None]:
     return _place(position), frames.wait_site(position)
+
+
+def _has_an_excuse(position: Position) -> bool:
+    return is_compiling(position) or is_storing(position)
 
 
 def _has_left_the_steps(position: Position) -> bool:

@@ -23,7 +23,7 @@ from slav1.sample import Round
 BEAT_EVERY_S = 1.0
 """Pause between two signs of life to the nodes, in seconds."""
 
-_DEFAULT_COMPILE_LIMIT_S = 600.0
+_DEFAULT_LIMIT_S = 600.0
 
 
 class Coordinator:
@@ -67,8 +67,11 @@ class Coordinator:
             }
         )
         hang = contract.rules.get("hang")
-        limit_s = getattr(hang and hang.detector, "first_step_limit_s", _DEFAULT_COMPILE_LIMIT_S)
-        self._stall = Stall(limit_s)
+        limits = hang and hang.detector
+        self._stall = Stall(
+            compile_limit_s=getattr(limits, "first_step_limit_s", _DEFAULT_LIMIT_S),
+            store_limit_s=getattr(limits, "checkpoint_limit_s", _DEFAULT_LIMIT_S),
+        )
         self._surveys = Surveys()
         self._strangers = Strangers()
         self._state_requests = StateRequests()

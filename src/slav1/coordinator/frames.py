@@ -32,6 +32,7 @@ _PASSED_THROUGH = (
     "/contextlib.py",
 )
 _COMPILES = ("/torch/_dynamo/", "/torch/_inductor/", "/torch/_functorch/", "/triton/compiler/")
+_STORES = ("/torch/serialization.py", "/torch/distributed/checkpoint/", "/safetensors/")
 _INSTALLED = re.compile(r"/lib(64)?/python3[^/]*/")
 # The same packages where they are installed elsewhere, or in development.
 _LIBRARIES = (
@@ -61,6 +62,11 @@ def waits_for_peers(position: Position) -> bool:
 def is_compiling(position: Position) -> bool:
     """Whether a rank is inside PyTorch's compiler."""
     return any(part in frame for frame in position.stack for part in _COMPILES)
+
+
+def is_storing(position: Position) -> bool:
+    """Whether a rank writes or reads a checkpoint, whatever phase it says it is in."""
+    return any(part in frame for frame in position.stack for part in _STORES)
 
 
 def is_at_epoch_end(position: Position) -> bool:

@@ -26,13 +26,15 @@ _FACTS = (Cause.LOST, Cause.LEFT)
 class Stall:
     """Collects the silences of single ranks and judges them together."""
 
-    def __init__(self, compile_limit_s: float) -> None:
+    def __init__(self, *, compile_limit_s: float, store_limit_s: float) -> None:
         """Starts with no rank silent.
 
         Args:
-            compile_limit_s: How long a rank may compile before that counts, in seconds.
+            compile_limit_s: How long a rank may compile in any phase, in seconds.
+            store_limit_s: How long it may write or read a checkpoint in any phase, in
+                seconds.
         """
-        self._compile_limit_s = compile_limit_s
+        self._excuses_s = {Cause.COMPILING: compile_limit_s, Cause.STORING: store_limit_s}
         self._silent: dict[int, Breach] = {}
         self._asked_at_s = float("-inf")
         self._changes: Mapping[int, int] = {}
@@ -125,10 +127,15 @@ class Stall:
         return stood_still and (attribution.is_deadlock or attribution.rank is None)
 
     def _is_excused(self, attribution: Attribution, positions: Sequence[Position]) -> bool:
-        if attribution.cause is not Cause.COMPILING:
+        excused_s = self._excuses_s.get(attribution.cause)
+        if excused_s is None:
             return False
-        silent_s = [p.pulse.since_progress_s for p in positions if p.pulse.rank == attribution.rank]
-        return max(silent_s) < self._compile_limit_s
+        (silent_s,) = [
+            position.pulse.since_progress_s
+            for position in positions
+            if position.pulse.rank == attribution.rank
+        ]
+        return silent_s < excused_s
 
     def _breach(self, attribution: Attribution, positions: Sequence[Position]) -> Breach:
         by_rank = {position.pulse.rank: position for position in positions}

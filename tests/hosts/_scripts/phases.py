@@ -1,6 +1,6 @@
 """Long phases that are healthy, and then a step that hangs (by ``SLA_INJECT``).
 
-Argument: seconds that the first step, a save and a validation take.
+Argument: seconds that the first step, two kinds of save and a validation take.
 """
 
 import sys
@@ -8,10 +8,19 @@ import time
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 import toys
 
 LONG_S = float(sys.argv[1])
-SAVE_AT, VALIDATE_AT, NUM_STEPS = 20, 40, 1000
+SAVE_AT, WRITE_AT, VALIDATE_AT, NUM_STEPS = 20, 30, 40, 1000
+
+
+class Large:
+    """Takes long to be written."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        time.sleep(LONG_S)
+        return {}
 
 
 class Slow(toys.Toy):
@@ -27,12 +36,15 @@ class Slow(toys.Toy):
 
 
 class Saves(pl.Callback):
-    """Rank 0 takes long to save; the others wait for it."""
+    """Rank 0 takes long to save, and to write a file of its own; the others wait for it."""
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         if trainer.global_step == SAVE_AT:
             trainer.save_checkpoint("slow.ckpt")
             toys.tell("saved", time_ns=time.time_ns())
+        if trainer.global_step == WRITE_AT and trainer.is_global_zero:
+            torch.save(Large(), "large.pt")
+            toys.tell("wrote")
 
     def on_save_checkpoint(self, trainer: pl.Trainer, *_: Any) -> None:
         if trainer.is_global_zero:
@@ -42,7 +54,7 @@ class Saves(pl.Callback):
 
 def main() -> None:
     trainer = toys.trainer(
-        toys.SLACallback(toys.contract(limit_s=1.5, monitor={"grace_s": 0.5})),
+        toys.SLACallback(toys.contract(limit_s=1.2, monitor={"grace_s": 0.5})),
         Saves(),
         devices=2,
         strategy="ddp",

@@ -63,6 +63,13 @@ LOADER = (
     LOOP,
     *FIT,
 )
+TORCH_SAVE = (
+    "/home/me/model.py:8 __getstate__",
+    f"{SITE}/torch/serialization.py:1250 _save",
+    "/home/me/hooks.py:5 on_train_batch_end",
+    LOOP,
+    *FIT,
+)
 STORAGE = (f"{SITE}/torch/distributed/checkpoint/filesystem.py:300 _write_item", LOOP, *FIT)
 
 

@@ -17,6 +17,7 @@ from ._positions import (
     SLEEP,
     STEP_BROADCAST,
     STORAGE,
+    TORCH_SAVE,
     position,
     waiting,
 )
@@ -39,8 +40,9 @@ def named(*positions: Position, **known: object) -> tuple[Cause, int | None]:
         (position(1, Phase.BACKWARD, SLEEP), Cause.STUCK),
         (position(1, Phase.BACKWARD, GRADIENT_SYNC, process_state="R"), Cause.STUCK),
         (position(1, Phase.DATA, LOADER), Cause.DATA),
-        (position(1, Phase.CHECKPOINT, STORAGE), Cause.STUCK),
-        (position(1, Phase.CHECKPOINT, STORAGE, process_state="D"), Cause.BLOCKED_IN_KERNEL),
+        (position(1, Phase.CHECKPOINT, STORAGE), Cause.STORING),
+        (position(1, Phase.BETWEEN, TORCH_SAVE, process_state="D"), Cause.STORING),
+        (position(1, Phase.FORWARD, SLEEP, process_state="D"), Cause.BLOCKED_IN_KERNEL),
         (position(1, Phase.FORWARD, COMPILER, process_state="R"), Cause.COMPILING),
         (position(1, Phase.FORWARD, process_state="T"), Cause.STOPPED),
         (position(1, Phase.FORWARD, is_alive=False, process_state="X"), Cause.LOST),
@@ -133,7 +135,7 @@ def test_of_two_that_do_something_else_the_overdue_one_is_named() -> None:
 
     assert named(saving, hung, waiting(2), overdue={1, 2}) == (Cause.STUCK, 1)
     assert named(saving, hung, overdue={1}) == (Cause.STUCK, 1)
-    assert named(saving, hung, waiting(2), overdue={2}) == (Cause.STUCK, 0)
+    assert named(saving, hung, waiting(2), overdue={2}) == (Cause.STORING, 0)
 
 
 def test_a_compiling_rank_does_not_hide_a_hanging_one() -> None:

@@ -14,6 +14,7 @@ from ._positions import (
     SLEEP,
     STEP_BROADCAST,
     STORAGE,
+    TORCH_SAVE,
     position,
     waiting,
 )
@@ -41,7 +42,7 @@ def over(rank: int) -> Breach:
 
 def stall_with(*silent: Breach) -> Stall:
     """A stall in which these ranks are silent."""
-    stall = Stall(compile_limit_s=60.0)
+    stall = Stall(compile_limit_s=60.0, store_limit_s=30.0)
     for breach in silent:
         assert stall.on_finding(breach) is None
     return stall
@@ -73,7 +74,7 @@ def test_looks_are_paced() -> None:
     """
     Ranks are looked at while one is silent, and not more often than the pause allows.
     """
-    stall = Stall(compile_limit_s=60.0)
+    stall = stall_with()
 
     assert not stall.wants_look(0.0)
     stall.on_finding(silence(0))
@@ -178,6 +179,19 @@ def test_compiling_is_excused_for_so_long() -> None:
     stall = stall_with(silence(0), silence(1, is_hard=HARD))
     quick = position(1, Phase.FORWARD, COMPILER, since_progress_s=59.0)
     slow = position(1, Phase.FORWARD, COMPILER, since_progress_s=61.0)
+
+    assert look(stall, waiting(0), quick, at_s=0.0) == []
+    assert look(stall, waiting(0), slow, at_s=1.0) == [(Status.BREACH, 1, HARD)]
+
+
+def test_a_save_outside_of_the_saving_phase_is_excused_for_so_long() -> None:
+    """
+    A rank that writes a checkpoint on its own, in the user's hook, has the time that
+    checkpoints have; past it, it is reported.
+    """
+    stall = stall_with(silence(0), silence(1, is_hard=HARD))
+    quick = position(1, Phase.BETWEEN, TORCH_SAVE, since_progress_s=29.0)
+    slow = position(1, Phase.BETWEEN, TORCH_SAVE, since_progress_s=31.0)
 
     assert look(stall, waiting(0), quick, at_s=0.0) == []
     assert look(stall, waiting(0), slow, at_s=1.0) == [(Status.BREACH, 1, HARD)]
