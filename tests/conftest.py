@@ -109,7 +109,7 @@ def _sockets() -> dict[Any, str]:
     found: dict[Any, str] = {}
     for descriptor in Path("/proc/self/fd").iterdir():
         try:
-            target = os.readlink(descriptor)
+            target = str(descriptor.readlink())
         except FileNotFoundError:
             continue
         if target.startswith("socket:"):

@@ -13,7 +13,7 @@ from slav1.session import Session
 _log = logging.getLogger("sla_lightning")
 
 
-class StopRequested(Exception):
+class StopRequested(Exception):  # noqa: N818 - no error: it unwinds the loop on all ranks
     """All ranks raise it at the end of the same step."""
 
 

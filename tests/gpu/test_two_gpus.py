@@ -54,7 +54,9 @@ def test_ranks_on_nccl_stop_at_the_same_step():
     """
     run = _run("nan:rank=1,step=100")
 
-    steps = [e.evidence["at_step"] for e in run.entries if e.kind == "action" and e.rank is not None]
+    steps = [
+        e.evidence["at_step"] for e in run.entries if e.kind == "action" and e.rank is not None
+    ]
     breach = next(e for e in run.entries if e.kind == "breach")
     assert run.status == 0
     assert (breach.rule, breach.rank, breach.step) == ("non_finite", 1, 100)

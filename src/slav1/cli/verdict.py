@@ -29,8 +29,8 @@ def verdict(
 ) -> None:
     """Say clause by clause what a run kept.
 
-    All attempts count. Given a folder of runs, the newest is meant. Exit status: 0 if no clause was broken,
-    3 if one was, 2 if there is no run.
+    All attempts count. Given a folder of runs, the newest is meant. Exit status: 0 if no clause
+    was broken, 3 if one was, 2 if there is no run.
     """
     run = find_run(run_dir)
     entries = entries_of(run)

@@ -43,7 +43,7 @@ def read_yaml(text: str) -> Any:
         ContractError: If it is no YAML, has a key twice, or asks for other types.
     """
     try:
-        return yaml.load(text, _Loader)
+        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
         raise ContractError(_in_one_line(error)) from error
     except RecursionError as error:

@@ -137,7 +137,9 @@ class Expiry:
                 "compare their stacks; check GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME; set "
                 "NCCL_DEBUG=INFO."
             )
-        yield f"If the phase is only slow, give it more: enforce_timeout_guard('{self.phase}', ...)."
+        yield (
+            f"If the phase is only slow, give it more: enforce_timeout_guard('{self.phase}', ...)."
+        )
 
 
 def as_ranges(ranks: Iterable[int]) -> str:

@@ -63,7 +63,7 @@ class Watch:
         self._ending = threading.Lock()
         self._start_clock()
         self._board = Board(
-            connect=lambda: self._place.connect(),
+            connect=lambda: self._place.connect(),  # noqa: PLW0108 - looked up when it is called
             prefix=self._meeting,
             interval_s=interval_s(self._place.world_size, LOOK_S),
             watched=(ARRIVED,),

@@ -88,7 +88,7 @@ def test_every_form_of_every_rule_goes_to_json_and_back(rule, form):
 
     through_json = Contract.from_dict(json.loads(json.dumps(contract.to_dict(), allow_nan=False)))
 
-    assert contract.rules[rule].detector.VARIANT == form
+    assert form == contract.rules[rule].detector.VARIANT
     assert through_json == contract
 
 
@@ -261,7 +261,7 @@ def test_a_contract_is_found_by_level_file_or_itself(tmp_path):
     assert Contract.of(path) == Contract.of(str(path)) == Contract.level("L3")
     assert Contract.of(example()) == example()
     for wrong in ("L4", "missing.yaml", 5, None, ["L1"]):
-        with pytest.raises(ContractError, match="a level .L1, L2, L3. or a YAML file"):
+        with pytest.raises(ContractError, match=r"a level .L1, L2, L3. or a YAML file"):
             Contract.of(wrong)
 
 

@@ -81,7 +81,7 @@ def test_a_mistake_is_named_in_one_line(text, said):
     """
     The text of the error holds the key, the value and what is allowed, on one line.
     """
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole text is checked
         Fault.parse(text)
 
     assert said in str(caught.value)

@@ -206,7 +206,7 @@ def test_a_spike_raises_a_real_loss():
         slopes = torch.autograd.grad(loss, [*model.parameters()])
         with torch.no_grad():
             for parameter, slope in zip(model.parameters(), slopes, strict=True):
-                parameter -= slope
+                parameter.sub_(slope)
         losses.append(float(loss.detach()))
 
     assert min(losses[60:]) > 3 * max(losses[50:60])
