@@ -76,6 +76,7 @@ class FitWatch:
         self._model = self._trainer.strategy.model
         self._is_automatic = self._module.automatic_optimization
         self._resume_phase = _BETWEEN
+        self.recorder.starts_at(self.step + 1)
         self.recorder.enter(_BETWEEN)
         self.recorder.forget_times()
         self._metrics = StepMetrics(self._trainer, self.recorder)

@@ -14,7 +14,7 @@ _NS = 1e-9
 _NUM_PHASES = max(Phase) + 1
 
 # Plain integers: an enum member as an index costs ten times as much as an int.
-_PHASE, _CHANGED_NS = int(Word.PHASE), int(Word.CHANGED_NS)
+_STEP, _PHASE, _CHANGED_NS = int(Word.STEP), int(Word.PHASE), int(Word.CHANGED_NS)
 _STARTED, _COMPLETED = int(Word.COLLECTIVES_STARTED), int(Word.COLLECTIVES_COMPLETED)
 _NUM_RECORDS, _NUM_BATCHES = int(Word.NUM_RECORDS), int(Word.NUM_BATCHES)
 _DATA, _FORWARD = int(Phase.DATA), int(Phase.FORWARD)
@@ -66,6 +66,10 @@ class Recorder:
         words = self._words
         words[_CHANGED_NS] = now
         words[_PHASE] = self._changes | phase
+
+    def starts_at(self, step: int) -> None:
+        """Says which step comes first, as after a resume; before any boundary."""
+        self._words[_STEP] = step
 
     def own_work_ends(self) -> None:
         """Says that what is left of the backward is waiting for other ranks."""
