@@ -16,13 +16,17 @@ from slav1.monitor.doorway import Doorway
 from slav1.monitor.events import Events, Mishaps
 from slav1.monitor.gate import Connection, Gate, close_all
 from slav1.monitor.job_end import JobEnd
-from slav1.monitor.node import NodeMonitor
+from slav1.monitor.node import PULSE_EVERY_S, NodeMonitor
 from slav1.monitor.process import WatchedProcess
 from slav1.monitor.watched_rank import WatchedRank
 from slav1.session import messages as local
 
 BUSY_TICK_S = 0.002
 """Pause between two close looks while a decision or a survey is under way, in seconds."""
+
+LONGEST_TICK_S = PULSE_EVERY_S
+"""Longest pause between two looks while no step ends, in seconds: it doubles up to that, so
+that a job of slow steps costs its host less."""
 
 REACH_LIMIT_S = 10.0
 """How long a node tries to reach the coordinator when it starts, in seconds."""
@@ -56,7 +60,7 @@ class MonitorLoop:
             raise
 
     def _open(self, config: MonitorConfig, contract: Contract) -> None:
-        self._tick_s = contract.monitor.tick_s
+        self._tick_s = self._shortest_tick_s = contract.monitor.tick_s
         self._mishaps = Mishaps(self._tell)
         self._events = Events(self._mishaps)
         self._job_end: JobEnd | None = None
@@ -141,10 +145,12 @@ class MonitorLoop:
         if now_s < self._next_tick_s:
             self._node.look_closely(now_s)
             return
-        self._next_tick_s = now_s + self._tick_s
         self._doorway.send_away_silent(now_s)
         self._count_strangers()
-        self._node.on_tick(now_s)
+        has_news = self._node.on_tick(now_s)
+        longest_s = max(self._shortest_tick_s, LONGEST_TICK_S)
+        self._tick_s = self._shortest_tick_s if has_news else min(2 * self._tick_s, longest_s)
+        self._next_tick_s = now_s + self._tick_s
         if self._job_end is not None:
             self._job_end.on_tick(now_s)
         if not self._node.present and (self._node.ranks or not self._is_awaited(now_s)):

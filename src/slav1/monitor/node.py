@@ -1,6 +1,6 @@
 """One node's ranks under watch: events in, reports to the coordinator out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import singledispatchmethod
 from pathlib import Path
 from time import monotonic
@@ -26,6 +26,10 @@ from slav1.session import messages as local
 
 REPORT_EVERY_S = 1.0
 """A report goes out at least so often, in seconds, empty or not."""
+
+PULSE_EVERY_S = 0.25
+"""Pause between two readings of the clocks of a rank that makes no progress, in seconds. One
+that does is read each second, new steps are read each tick, and a death is told by the kernel."""
 
 MAX_SAMPLES = 2000
 """Samples in one report; more go out in several."""
@@ -65,7 +69,7 @@ class NodeMonitor:
         self._lifeline = Lifeline(contract, monotonic())
         self._decision = NodeDecision(self.ranks, send)
         self._strangers = Strangers()
-        self._last_report_s = float("-inf")
+        self._last_report_s = self._last_pulse_s = float("-inf")
         self._survey: Survey | None = None
         self._ending: Ending | None = None
         self._is_done_told = False
@@ -113,8 +117,7 @@ class NodeMonitor:
         """A rank's process has ended, or its connection has."""
         if rank.has_left or rank.process.is_alive():
             return
-        rank.process_ended()
-        self._look(monotonic())
+        self._look(monotonic(), is_pulse_due=True)
 
     def on_message(self, message: job.FromCoordinator) -> None:
         """Takes in what the coordinator says."""
@@ -131,9 +134,9 @@ class NodeMonitor:
         for rank in self.present:
             rank.restart_clock(now_s)
 
-    def on_tick(self, now_s: float) -> None:
-        """Reads all ranks once."""
-        self._look(now_s)
+    def on_tick(self, now_s: float) -> bool:
+        """Reads all ranks once; returns whether any of them has ended a step."""
+        has_news = self._look(now_s, is_pulse_due=now_s - self._last_pulse_s >= PULSE_EVERY_S)
         self.look_closely(now_s)
         if self._ending is not None:
             self._ending.advance(now_s)
@@ -143,6 +146,7 @@ class NodeMonitor:
             self._tell_strangers(num_strangers)
         if self.ranks and not self.present:
             self.tell_done()
+        return has_news
 
     def look_closely(self, now_s: float) -> None:
         """Looks at what must not wait for the next tick; called often while ``is_busy``."""
@@ -167,15 +171,18 @@ class NodeMonitor:
         for rank in self.ranks.values():
             rank.close()
 
-    def _look(self, now_s: float) -> None:
+    def _look(self, now_s: float, *, is_pulse_due: bool) -> bool:
         # Asked before the pulses are taken, so that whoever counts as lost has been judged.
-        ended = [rank for rank in self.present if not rank.process.is_alive()]
-        for rank in ended:
-            rank.process_ended()
-        samples: list[Sample] = []
+        ended = self._ended_ranks() if is_pulse_due else []
+        samples = self._new_samples()
         findings: list[Breach] = []
-        for event in self._events(now_s, samples):
-            findings += self._guard.observe(event)
+        for sample in samples:
+            findings += self._guard.observe(sample)
+        if is_pulse_due:
+            self._last_pulse_s = now_s
+            for rank in self.present:
+                if rank.is_worth_a_pulse(now_s):
+                    findings += self._guard.observe(rank.pulse(now_s))
         for finding in findings:
             self._lifeline.note(finding)
         if samples or findings or now_s - self._last_report_s >= REPORT_EVERY_S:
@@ -185,6 +192,7 @@ class NodeMonitor:
             rank.beat()
         for rank in ended:
             self._lose(rank)
+        return bool(samples)
 
     def _report(self, samples: list[Sample], findings: list[Breach]) -> None:
         packed = [job.pack_breach(finding) for finding in findings]
@@ -193,14 +201,16 @@ class NodeMonitor:
             samples = samples[MAX_SAMPLES:]
         self._send(job.Report(samples=samples, findings=packed))
 
-    def _events(self, now_s: float, samples: list[Sample]) -> Iterator[Any]:
-        for rank in self.present:
-            samples += rank.new_samples()
+    def _ended_ranks(self) -> list[WatchedRank]:
+        ended = [rank for rank in self.present if rank.process.is_known_gone()]
+        for rank in ended:
+            rank.process_ended()
+        return ended
+
+    def _new_samples(self) -> list[Sample]:
+        samples = [sample for rank in self.present for sample in rank.new_samples()]
         # What goes wrong on one rank is on all of them a step later: the first one counts.
-        samples.sort(key=lambda sample: sample.step)
-        yield from samples
-        for rank in self.present:
-            yield rank.pulse(now_s)
+        return sorted(samples, key=lambda sample: sample.step)
 
     def _look_after_ranks_alone(self, now_s: float) -> None:
         """Without a coordinator nobody else ends ranks that hang."""
@@ -224,7 +234,7 @@ class NodeMonitor:
 
     def _leave(self, rank: WatchedRank, reason: str) -> None:
         now_s = monotonic()
-        self._look(now_s)
+        self._look(now_s, is_pulse_due=True)
         # What it did last must be known before it counts as gone.
         self._decision.look(now_s)
         rank.has_left = True

@@ -13,8 +13,9 @@ from slav1.recorder.ring import RingReader
 from slav1.sample import Pulse, Sample
 from slav1.session.messages import Hello
 
-# Reading /proc costs more than all the rest of a pulse, so it waits for silence.
 _PHASES = {int(phase): phase for phase in Phase}
+_BEAT_EVERY_S = 1.0
+# Reading /proc costs more than all the rest of a pulse, so it waits for silence.
 _QUIET_S = 0.3
 _STATE_EVERY_S = 1.0
 
@@ -39,6 +40,9 @@ class WatchedRank:
         self._clock_starts_s = float("-inf")
         self._ring = RingReader(self.block.words, self.block.records)
         self._state, self._state_time_s = "R", float("-inf")
+        self._pulsed_at_s = float("-inf")
+        self._seen_change = -1
+        self._was_silent = False
         self._silence: tuple[int, float] | None = None
         self._queued_s = 0.0
         self._longest_s = 0.0
@@ -76,6 +80,7 @@ class WatchedRank:
             now_s: This node's monotonic clock, in seconds.
         """
         words = self.block.words
+        self._pulsed_at_s = now_s
         changed_s = max(words[Word.CHANGED_NS] * 1e-9, self._clock_starts_s)
         since_progress_s = max(0.0, now_s - changed_s)
         if since_progress_s > _QUIET_S:
@@ -107,6 +112,15 @@ class WatchedRank:
             self._silence, self._queued_s, self._longest_s = silence, queued_s, _QUIET_S
         self._longest_s = max(self._longest_s, silence_s - (queued_s - self._queued_s))
         return self._longest_s
+
+    def is_worth_a_pulse(self, now_s: float) -> bool:
+        """Whether a pulse would tell anything: the rank is silent, was silent, or has not
+        been looked at for a second."""
+        change = self.phase_change()
+        is_silent, self._seen_change = change == self._seen_change, change
+        was_silent, self._was_silent = self._was_silent, is_silent
+        is_late = now_s - self._pulsed_at_s >= _BEAT_EVERY_S or self._state_time_s < 0.0
+        return is_silent or was_silent or is_late
 
     def beat(self) -> None:
         """Shows the rank that its monitor lives."""

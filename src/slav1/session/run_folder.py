@@ -9,8 +9,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import psutil
-
 from slav1.contract import Contract
 from slav1.ledger import read_ledger
 
@@ -47,6 +45,8 @@ def choose_run_id(environment: Mapping[str, str], num_earlier: int) -> str:
         return re.sub(r"[^\w.-]|^\.+$", "_", given) + suffix
     if "TORCHELASTIC_RUN_ID" in environment:
         # The agent outlives its workers: it is what all attempts have in common.
+        import psutil
+
         agent = psutil.Process(os.getppid())
         started = time.strftime("%Y%m%d-%H%M%S", time.localtime(agent.create_time()))
         return f"{started}-elastic{agent.pid}{suffix}"
