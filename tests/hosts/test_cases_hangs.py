@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from ._runs import entries, messages, run_folders, told
 
 pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 
+SCRIPTS = Path(__file__).parent / "_scripts"
 QUICK = json.dumps({"limit_s": 1.5, "monitor": {"grace_s": 0.5}})
 
 
@@ -245,3 +247,21 @@ def test_of_four_ranks_the_hanging_one_is_named(ranks: Any) -> None:
     assert (hang.rank, hang.phase, hang.evidence["cause"]) == (2, "forward", "stuck")
     assert "_hang_gil" in hang.evidence["stack"][0]
     assert len(hang.evidence["ranks"]) == 4
+
+
+def test_under_torchrun_a_hang_ends_the_job_with_an_error(launch: Any, tmp_path: Any) -> None:
+    """
+    Started by ``torchrun``, a hanging rank is named, and the launcher ends with an error
+    instead of waiting for ever.
+    """
+    ended = launch.torchrun(
+        SCRIPTS / "plain.py",
+        args=["300", QUICK],
+        env={"SLA_RUN_DIR": str(tmp_path / "runs"), "SLA_INJECT": "hang:rank=1,step=20"},
+        timeout_s=150,
+    )
+
+    assert ended.exit_codes[-1] != 0
+    hang = entries(tmp_path / "runs", "breach", rule="hang")[-1]
+    assert (hang.rank, hang.phase, hang.evidence["cause"]) == (1, "forward", "stuck")
+    assert len(entries(tmp_path / "runs", "end")) == 1
