@@ -64,6 +64,7 @@ def with_contract(folder: Path, contract: Contract = UNWATCHED, **settings: Any)
     return SLAAccelerator(contract=contract, run_dir=str(folder / "runs"), cpu=True, **settings)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("resumed_with", [True, False])
 @pytest.mark.parametrize("saved_with", [True, False])
 def test_the_contract_can_come_and_go_between_save_and_resume(tmp_path, saved_with, resumed_with):

@@ -112,6 +112,7 @@ def job(tmp_path: Path) -> Any:
     return lambda **settings: Job(tmp_path, settings)
 
 
+@pytest.mark.smoke
 def test_each_optimizer_step_is_written_with_its_loss(job):
     """
     The steps of a loop are numbered from 0 and carry the loss that was given to backward.
@@ -125,6 +126,7 @@ def test_each_optimizer_step_is_written_with_its_loss(job):
     assert [(s.step, s.loss, s.batch) for s in samples] == [(0, 3.0, 0), (1, 2.0, 1), (2, 1.0, 2)]
 
 
+@pytest.mark.smoke
 def test_gradient_accumulation_makes_one_step_with_the_mean_loss(job):
     """
     While gradients accumulate no step ends; the loss of a step is the mean of the losses
@@ -200,6 +202,7 @@ def test_without_a_prepared_loader_work_counts_as_forward(job):
     assert all(s.forward_s >= PAUSE_S for s in steps[1:])
 
 
+@pytest.mark.smoke
 def test_the_loop_says_where_it_is(job):
     """
     The published phase follows the loop: forward with the batch, optimizer after the
@@ -331,6 +334,7 @@ def test_an_unknown_phase_is_refused(job):
         job().accelerator.sla_phase("test")
 
 
+@pytest.mark.smoke
 def test_a_stop_ends_the_loop_at_its_step(job):
     """
     A decision for the end of step 3 raises from the optimizer of step 3, after its
@@ -398,6 +402,7 @@ def test_all_accelerators_of_a_process_share_one_run(job, tmp_path):
     assert len(training.samples()) == 1
 
 
+@pytest.mark.smoke
 def test_what_is_prepared_stays_what_the_host_makes_of_it(job):
     """
     Loader, optimizer and accelerator pass for the host's own: types, length, pickling,

@@ -58,7 +58,7 @@ def test_a_healthy_training_ends_in_order(run):
 @pytest.mark.parametrize(
     "options",
     [
-        {},
+        pytest.param({}, marks=pytest.mark.smoke),
         {"accumulate": 3},
         {"optimizers": 2},
         {"on_stop": "flag"},
