@@ -99,11 +99,10 @@ def measure(ranks: int, step_ms: float, steps: int, pairs: int) -> dict[str, lis
         command = [sys.executable, __file__, "--job", f"--ranks={ranks}", f"--step-ms={step_ms}"]
         command += [f"--steps={steps}", f"--pairs={pairs}", f"--run-dir={folder}"]
         common = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        common |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
         common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
         probe.close()
-        places = [
-            {"RANK": str(n), "LOCAL_RANK": str(n), "WORLD_SIZE": str(ranks)} for n in range(ranks)
-        ]
+        places = [{"RANK": str(n), "LOCAL_RANK": str(n)} for n in range(ranks)]
         processes = [
             subprocess.Popen(
                 command,

@@ -15,34 +15,60 @@ class Place(NamedTuple):
 
 
 _RANKS_PER_NODE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+_OTHERS = (
+    *("WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+    *("SLURM_PROCID", "SLURM_NODEID", "SLURM_NNODES"),
+)
 
 
-def place_of(rank: int, world_size: int, environment: Mapping[str, str]) -> Place:
+def words_of_launcher(environment: Mapping[str, str]) -> dict[str, str]:
+    """What the launcher said, from the environment.
+
+    To be taken before Accelerate is set up: on a machine without a GPU it puts
+    ``LOCAL_WORLD_SIZE=1`` where the launcher said nothing.
+    """
+    names = (*_RANKS_PER_NODE, *_OTHERS)
+    return {name: environment[name] for name in names if name in environment}
+
+
+def place_of(rank: int, local_rank: int, world_size: int, words: Mapping[str, str]) -> Place:
     """Tells a rank's node.
 
     Args:
         rank: Global rank.
+        local_rank: Rank within the node.
         world_size: Ranks of the job.
-        environment: Environment variables: those of ``torchrun``, Slurm or MPI, in this
-            order. Without any of them the job has one node.
+        words: What ``torchrun``, Slurm or MPI say, in this order. If none of them says
+            anything the job has one node.
+
+    Raises:
+        ValueError: If the number of ranks on a node contradicts the local rank.
     """
-    if "GROUP_RANK" in environment and "GROUP_WORLD_SIZE" in environment:
-        return Place(int(environment["GROUP_RANK"]), int(environment["GROUP_WORLD_SIZE"]))
-    if environment.get("SLURM_PROCID") == str(rank) and "SLURM_NODEID" in environment:
-        return Place(int(environment["SLURM_NODEID"]), int(environment.get("SLURM_NNODES", 1)))
-    per_node = next((int(environment[n]) for n in _RANKS_PER_NODE if n in environment), world_size)
+    if "GROUP_RANK" in words and "GROUP_WORLD_SIZE" in words:
+        return Place(int(words["GROUP_RANK"]), int(words["GROUP_WORLD_SIZE"]))
+    if words.get("SLURM_PROCID") == str(rank) and "SLURM_NODEID" in words:
+        return Place(int(words["SLURM_NODEID"]), int(words.get("SLURM_NNODES", "1")))
+    name = next((name for name in _RANKS_PER_NODE if name in words), None)
+    if name is None:
+        return Place(0, 1)
+    per_node = int(words[name])
+    if rank % per_node != local_rank:
+        raise ValueError(
+            f"{name}={per_node} can't be: rank {rank} of {world_size} has local rank "
+            f"{local_rank}. Start the job with the number of ranks that each node has."
+        )
     return Place(rank // per_node, -(-world_size // per_node))
 
 
-def check_launch(world_size: int, environment: Mapping[str, str]) -> None:
+def check_launch(world_size: int, words: Mapping[str, str]) -> None:
     """Refuses a job whose processes do not know of each other.
 
     Raises:
         ValueError: If a launcher started several processes and each of them would train
             alone, as rank 0 of 1.
     """
-    num_started = int(environment.get("WORLD_SIZE", 1))
-    if "LOCAL_RANK" in environment and num_started > 1 and world_size == 1:
+    num_started = int(words.get("WORLD_SIZE", "1"))
+    if "LOCAL_RANK" in words and num_started > 1 and world_size == 1:
         raise ValueError(
             f"The launcher started {num_started} processes (WORLD_SIZE), but Accelerate made "
             "each of them rank 0 of 1: they would train side by side without ever "

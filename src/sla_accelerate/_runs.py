@@ -7,6 +7,7 @@ state among them: programs make several of them, and make them again.
 import json
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from sla_accelerate._place import check_launch, place_of
@@ -40,17 +41,20 @@ def stopped() -> LoopWatch | None:
     return None if watch is None or watch.stopped_at is None else watch
 
 
-def begin(state: Any, settings: Resolved, on_stop: OnStop) -> LoopWatch:
+def begin(
+    state: Any, settings: Resolved, on_stop: OnStop, launcher: Mapping[str, str]
+) -> LoopWatch:
     """Joins the run, on all ranks; returns the one that is open if there is one.
 
     Args:
         state: Any ``accelerate.Accelerator``: knows ranks and device.
         settings: Contract and run directory.
         on_stop: What a stop does.
+        launcher: What the launcher said.
 
     Raises:
-        ValueError: If the open run has another contract, or the launcher's processes do
-            not know of each other.
+        ValueError: If the open run has another contract, or what the launcher said
+            does not fit together.
         SessionError: If the run could not be opened; raised on every rank.
     """
     if (watch := current()) is not None:
@@ -62,8 +66,8 @@ def begin(state: Any, settings: Resolved, on_stop: OnStop) -> LoopWatch:
             )
         return watch
     rank, world_size = state.process_index, state.num_processes
-    check_launch(world_size, os.environ)
-    place = place_of(rank, world_size, os.environ)
+    check_launch(world_size, launcher)
+    place = place_of(rank, state.local_process_index, world_size, launcher)
     session = join(
         RunSettings(
             contract=settings.contract,

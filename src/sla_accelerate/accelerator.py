@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from sla_accelerate import _runs, _side_file
 from sla_accelerate._compat import is_watched, watch_fetches
+from sla_accelerate._place import words_of_launcher
 from sla_accelerate.actions import check_on_stop
 from sla_accelerate.telemetry import LoopWatch
 from slav1.contract import Contract
@@ -74,6 +75,7 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
         """
         self._sla_on_stop = check_on_stop(on_stop)
         self._sla_settings = resolve(contract, run_dir, os.environ)
+        self._sla_launcher = words_of_launcher(os.environ)
         self._sla_objects: WeakSet[nn.Module | Optimizer] = WeakSet()
         self._sla_folder: Path | None = None
         super().__init__(*args, **kwargs)
@@ -247,7 +249,7 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
 
     def _sla_begin(self) -> LoopWatch:
         is_new = _runs.current() is None
-        watch = _runs.begin(self, self._sla_settings, self._sla_on_stop)
+        watch = _runs.begin(self, self._sla_settings, self._sla_on_stop, self._sla_launcher)
         if is_new:
             for item in self._sla_objects:
                 watch.prepared.add(item)

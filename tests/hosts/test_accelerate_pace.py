@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sla_accelerate._pace import Pace
-from sla_accelerate._place import Place, check_launch, place_of
+from sla_accelerate._place import Place, check_launch, place_of, words_of_launcher
 from sla_accelerate.actions import check_on_stop
 
 
@@ -73,6 +73,7 @@ def test_steps_never_stop_ending(order):
         ({"GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2"}, Place(1, 2)),
         ({"LOCAL_WORLD_SIZE": "2"}, Place(2, 4)),
         ({"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, Place(1, 2)),
+        ({"PATH": "/bin", "RANK": "5"}, Place(0, 1)),
         ({"SLURM_PROCID": "5", "SLURM_NODEID": "3", "SLURM_NNODES": "4"}, Place(3, 4)),
         ({"SLURM_PROCID": "0", "SLURM_NODEID": "3"}, Place(0, 1)),
     ],
@@ -82,7 +83,18 @@ def test_a_rank_knows_its_node(environment, place):
     Rank 5 of 8 finds its node in what torchrun, Slurm or MPI say; Slurm only if it is
     Slurm that started the rank.
     """
-    assert place_of(5, 8, environment) == place
+    words = words_of_launcher(environment)
+
+    assert place_of(5, 5 % int(words.get("LOCAL_WORLD_SIZE", 4)), 8, words) == place
+
+
+def test_a_number_of_ranks_that_can_not_be_is_refused():
+    """
+    A local rank that does not fit the number of ranks on a node is an error at once, not
+    a rank that waits for a monitor nobody starts.
+    """
+    with pytest.raises(ValueError, match="LOCAL_WORLD_SIZE=1 can't be: rank 1 of 2"):
+        place_of(1, 1, 2, {"LOCAL_WORLD_SIZE": "1"})
 
 
 def test_processes_that_would_train_side_by_side_are_refused():

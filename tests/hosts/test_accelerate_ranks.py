@@ -172,7 +172,7 @@ def test_an_exception_is_published_and_no_loss(launch, end):
 
     entries = ledger_of(launch.folder)
     (first,) = kinds(entries, "first_exception")
-    assert first.rank == 1
+    assert (first.rank, first.step) == (1, 20)
     assert "InjectedFaultError" in first.message
     assert not kinds(entries, "breach", "liveness")
     assert all(ended.exit_codes.values()), ended

@@ -202,7 +202,7 @@ class Session:
         if error is None:
             self.leave("exit")
             return
-        self.fail(error, None)
+        self.fail(error, self._block.words[Word.STEP])
         self.leave(type(error).__name__)
 
     def _look_after_monitor(self, step: int) -> None:
