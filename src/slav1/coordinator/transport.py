@@ -95,6 +95,8 @@ class Listener:
         self.gatekeeper.bind("inproc://zeromq.zap.01")
         self.socket = context.socket(zmq.ROUTER)
         self.socket.linger = _LINGER_MS
+        # A node that comes back by a new connection is the same node.
+        self.socket.router_handover = True
         self.socket.backlog = 1024
         self.socket.curve_server = True
         self.socket.curve_publickey = keys.public.encode()

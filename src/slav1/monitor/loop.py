@@ -145,6 +145,8 @@ class MonitorLoop:
         if now_s < self._next_tick_s:
             self._node.look_closely(now_s)
             return
+        # Before anything that may fail: a tick that fails must not come again at once.
+        self._next_tick_s = now_s + self._tick_s
         self._doorway.send_away_silent(now_s)
         self._count_strangers()
         has_news = self._node.on_tick(now_s)

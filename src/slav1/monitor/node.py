@@ -94,6 +94,13 @@ class NodeMonitor:
         """
         if not 0 <= hello.rank < self._world_size:
             raise ValueError(f"the job has ranks 0 to {self._world_size - 1}, not {hello.rank}")
+        if self._ending is not None:
+            raise ValueError("the contract is ending this job")
+        if connection.pid <= 0:
+            raise ValueError(
+                "its process can't be seen from the monitor (another PID namespace): set "
+                "monitor.kind to thread or off"
+            )
         if hello.rank in self.ranks:
             raise ValueError(
                 f"rank {hello.rank} is watched already, by process "

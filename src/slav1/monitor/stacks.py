@@ -41,19 +41,20 @@ class StackFile:
     def __init__(self, fd: int, thread: int) -> None:
         self.fd = fd
         self._thread = thread
-        self._read_to = 0
 
     def mark(self) -> None:
-        """Forgets what was written so far."""
-        self._read_to = os.fstat(self.fd).st_size
+        """Forgets what was written so far, so that looking for hours costs no memory."""
+        os.ftruncate(self.fd, 0)
+        # The trainer writes through the same open file, at this same place.
+        os.lseek(self.fd, 0, os.SEEK_SET)
 
     def size(self) -> int:
         """Bytes written since the mark."""
-        return os.fstat(self.fd).st_size - self._read_to
+        return os.fstat(self.fd).st_size
 
     def read(self) -> StackDump:
         """Returns what was written since the mark."""
-        text = os.pread(self.fd, self.size(), self._read_to).decode(errors="replace")
+        text = os.pread(self.fd, self.size(), 0).decode(errors="replace")
         return StackDump(text=text, frames=training_frames(text, self._thread))
 
     def close(self) -> None:

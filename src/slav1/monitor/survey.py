@@ -7,6 +7,9 @@ from slav1.coordinator.messages import AskSurvey, Position
 from slav1.monitor.watched_rank import WatchedRank
 from slav1.recorder.layout import Word
 
+SETTLE_S = 0.01
+"""Silence after which a stack dump counts as whole, in seconds."""
+
 LONGEST_S = 0.25
 """How long stacks are waited for, in seconds; a stopped process writes none."""
 
@@ -31,6 +34,7 @@ class Survey:
         self._deadline_s = now_s + LONGEST_S
         self._folder = folder
         self._sizes: dict[int, int] = {}
+        self._sized_at_s = now_s
         # Whoever has left was promised no more signals.
         self._asked = [rank for rank in ranks if rank.stack_signal and not rank.has_left]
         for rank in self._ranks:
@@ -41,9 +45,12 @@ class Survey:
     def is_complete(self, now_s: float) -> bool:
         """Whether every stack is written, or will not come any more.
 
-        A dump has no end mark: it counts as whole when it no longer grows between
-        two calls, which come some milliseconds apart.
+        A dump has no end mark: it counts as whole when it has not grown for
+        ``SETTLE_S``. Calls come closer together than that while messages wait.
         """
+        if now_s - self._sized_at_s < SETTLE_S:
+            return False
+        self._sized_at_s = now_s
         sizes = {rank.rank: rank.stacks.size() for rank in self._asked}
         is_quiet = sizes == self._sizes and all(sizes.values())
         self._sizes = sizes

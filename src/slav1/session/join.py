@@ -61,12 +61,16 @@ def join(
     if watch.kind != "off":
         # Only on the other nodes may the rank that starts the monitor still be to come.
         is_started = monitor is not None or settings.node == 0
-        session.connect(
-            token=ticket.token,
-            node=settings.node,
-            local_rank=settings.local_rank,
-            limit_s=STARTED_LIMIT_S if is_started else settings.join_limit_s,
-        )
+        try:
+            session.connect(
+                token=ticket.token,
+                node=settings.node,
+                local_rank=settings.local_rank,
+                limit_s=STARTED_LIMIT_S if is_started else settings.join_limit_s,
+            )
+        except BaseException:
+            session.leave("not_joined")
+            raise
     return session
 
 

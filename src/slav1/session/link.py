@@ -72,7 +72,7 @@ class MonitorLink:
     def say(self, message: messages.FromRank) -> None:
         """Says something; a monitor that is gone or stuck does not hear it."""
         with contextlib.suppress(OSError):
-            self._socket.send(messages.encode(message))
+            self._socket.send(_encoded(message))
 
     def ask(self, question: messages.FromRank) -> messages.FromMonitor | None:
         """Says something and returns the answer; None if none comes in time."""
@@ -122,3 +122,11 @@ def _dial(caller: socket.socket, address: str, limit_s: float) -> None:
             ) from error
         else:
             return
+
+
+def _encoded(message: messages.FromRank) -> bytes:
+    """Encodes what a rank says; text that can't be sent must not raise into training."""
+    try:
+        return messages.encode(message)
+    except (ValueError, OverflowError, TypeError) as error:
+        return messages.encode(messages.Note(message=f"A message of this rank got lost: {error!a}"))

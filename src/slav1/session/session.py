@@ -209,6 +209,8 @@ class Session:
         """Tells, once a node, that nobody watches any more. Training goes on."""
         if self._link is None or self.is_monitor_alive():
             return
+        # A monitor that was only stopped reads it when it goes on, and blames nobody.
+        self._link.say(messages.Goodbye(reason="exit"))
         self._link.close()
         self._link = None
         if not self._is_messenger:
