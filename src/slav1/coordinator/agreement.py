@@ -116,6 +116,7 @@ class Agreement:
                 longer than the longest step with its evaluation and checkpoint.
         """
         self._nodes = {name: frozenset(ranks) for name, ranks in nodes.items()}
+        self._everyone = frozenset[int]().union(*self._nodes.values())
         self._acknowledge_limit_s = acknowledge_limit_s
         self._carry_out_limit_s = carry_out_limit_s
         self._num_decisions = 0
@@ -271,8 +272,7 @@ class Agreement:
         return (outcome, *releases, *(self._start(waiting) if waiting else ()))
 
     def _missing(self) -> tuple[int, ...]:
-        everyone = frozenset().union(*self._nodes.values())
-        return tuple(sorted(everyone - self._carried_out - self._done - self._lost))
+        return tuple(sorted(self._everyone - self._carried_out - self._done - self._lost))
 
     def _outcome_of(self, decision: Decision, result: Result, reason: str) -> Outcome:
         acted = tuple(sorted(self._carried_out))

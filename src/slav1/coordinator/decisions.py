@@ -14,6 +14,9 @@ Send = Callable[[int, messages.FromCoordinator], None]
 MAX_TRIES = 3
 """How often a decision is proposed that no node refused but one answered too late."""
 
+MAX_RANKS_TOLD = 64
+"""Ranks up to which each one's part in a decision is a line of its own in the ledger."""
+
 _END_NUMBER = 1001
 
 
@@ -33,6 +36,8 @@ class Decisions:
         self._silent_nodes: set[int] = set()
         self._too_late: list[Decision] = []
         self._num_tries = 0
+        self._num_ranks = 0
+        self._longest_s = 0.0
         self.ending: Decision | None = None
         """The decision to end all processes; None if there is none."""
         self.stopped: Decision | None = None
@@ -45,6 +50,7 @@ class Decisions:
 
     def begin(self, ranks_by_node: Mapping[str, Sequence[int]]) -> None:
         """Every rank of the job is there: they can agree from now on."""
+        self._num_ranks = sum(len(ranks) for ranks in ranks_by_node.values())
         self._agreement = Agreement(ranks_by_node)
 
     def decide(self, action: Action, breach: Breach, nodes: Iterable[int]) -> None:
@@ -84,6 +90,12 @@ class Decisions:
         decision = None if self._agreement is None else self._agreement.current
         if self._agreement is None or decision is None or decision.number != message.number:
             return
+        self._longest_s = max(self._longest_s, message.latency_s)
+        if self._num_ranks <= MAX_RANKS_TOLD:
+            self._tell_part(decision, message)
+        self._carry_out(self._agreement.on_carried_out(message.rank, message.number))
+
+    def _tell_part(self, decision: Decision, message: messages.CarriedOut) -> None:
         self._journal.action(
             decision,
             rank=message.rank,
@@ -91,7 +103,6 @@ class Decisions:
             f"step {message.step}.",
             evidence={"at_step": message.step, "latency_s": message.latency_s},
         )
-        self._carry_out(self._agreement.on_carried_out(message.rank, message.number))
 
     def on_rank_left(self, rank: int, *, is_lost: bool, in_order: bool) -> None:
         """A rank takes no further step.
@@ -197,7 +208,10 @@ class Decisions:
                 rank=None,
                 message=f"All {len(outcome.carried_out)} ranks carried out "
                 f"{_name(decision.action)} at the end of step {decision.step}.",
-                evidence={"ranks": list(outcome.carried_out)},
+                evidence={
+                    "ranks": list(outcome.carried_out),
+                    "longest_latency_s": self._longest_s,
+                },
             )
             return
         if outcome.result is Result.WITHDRAWN:
