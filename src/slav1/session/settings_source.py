@@ -38,25 +38,26 @@ def resolve(
         ContractError: If the file can't be used.
         ValueError: If the name is neither a level nor a file.
     """
+    name = "contract"
     if contract is None and (given := environment.get("SLA_CONTRACT")):
         _log.info("The contract comes from SLA_CONTRACT: %s", given)
-        contract = given
+        contract, name = given, "SLA_CONTRACT"
     if run_dir is None and (given := environment.get("SLA_RUN_DIR")):
         _log.info("The run directory comes from SLA_RUN_DIR: %s", given)
         run_dir = given
     return Resolved(
-        _as_contract("L1" if contract is None else contract), Path(run_dir or "sla_runs")
+        _as_contract("L1" if contract is None else contract, name), Path(run_dir or "sla_runs")
     )
 
 
-def _as_contract(contract: Contract | str | Path) -> Contract:
+def _as_contract(contract: Contract | str | Path, name: str) -> Contract:
     if isinstance(contract, Contract):
         return contract
     if str(contract) in _LEVELS:
         return Contract.level(str(contract))
     if not Path(contract).exists():
         raise ValueError(
-            f"contract must be a level ({', '.join(_LEVELS)}), a YAML file or a Contract; "
+            f"{name} must be a level ({', '.join(_LEVELS)}), a YAML file or a Contract; "
             f"got {str(contract)!r}, and no such file exists."
         )
     return Contract.load(Path(contract))
