@@ -11,7 +11,7 @@ TIMEOUT_S = 3.0
 SLACK_S = 5.0  # one last look at the store, the time for others to read it, a busy machine
 
 SCRIPT = """
-import glob, os, sys, threading, time
+import glob, os, sys, time
 import torch.distributed as dist
 from slav1.startup import _presence, enforce_timeout_guard
 
@@ -32,10 +32,6 @@ guard = enforce_timeout_guard("ddp_init", timeout=float(os.environ["TIMEOUT_S"])
 if os.environ["RANK"] == os.environ.get("DIES"):
     time.sleep(1.0)
     os._exit(3)
-threading.Thread(
-    target=lambda: (time.sleep(float(os.environ["TIMEOUT_S"])), print("expired", flush=True)),
-    daemon=True,
-).start()
 dist.init_process_group("gloo")
 print("initialised")
 deadline_s = time.monotonic() + 5
