@@ -11,7 +11,7 @@ TIMEOUT_S = 3.0
 SLACK_S = 5.0  # one last look at the store, the time for others to read it, a busy machine
 
 SCRIPT = """
-import glob, os, sys, time
+import glob, os, sys, threading, time
 import torch.distributed as dist
 from slav1.startup import _presence, enforce_timeout_guard
 
