@@ -14,6 +14,7 @@ import pytest
 import zmq
 
 from slav1.coordinator import messages as job_messages
+from slav1.monitor.doorway import SILENCE_LIMIT_S
 from slav1.recorder import Block
 from slav1.session import messages as local
 from slav1.session.ticket import Ticket
@@ -29,6 +30,17 @@ GARBAGE = (
     os.urandom(4096),
     b"\xff\0\0\0\0\0\0\0\1\x7f",
 )
+
+
+AFTER_THE_CROWD = f"""
+    import pathlib, time
+    from _trainee import *
+    if os.environ["RANK"] == "1":
+        while not pathlib.Path("crowd").exists():
+            time.sleep(0.01)
+    {UNTIL_GO.strip().replace(chr(10), chr(10) + "    ")}
+"""
+"""Rank 1 comes only when the test says that a crowd is there."""
 
 
 def ticket_of(job: Any) -> Ticket:
@@ -108,15 +120,7 @@ def test_strangers_at_the_gate_are_turned_away(launch, tmp_path):
     something else, and hundreds that say nothing keep no rank out: one that comes after
     them is let in at once. The ledger has one line for them.
     """
-    script = f"""
-    import pathlib, time
-    from _trainee import *
-    if os.environ["RANK"] == "1":
-        while not pathlib.Path("crowd").exists():
-            time.sleep(0.01)
-    {UNTIL_GO.strip().replace(chr(10), chr(10) + "    ")}
-    """
-    with Crowd() as crowd, start(launch, script, tmp_path, num_ranks=2) as job:
+    with Crowd() as crowd, start(launch, AFTER_THE_CROWD, tmp_path, num_ranks=2) as job:
         job.wait_for("joined")
         ticket = ticket_of(job)
         address = local.gate_address(ticket.token, 0)
@@ -154,21 +158,28 @@ def test_strangers_at_the_gate_are_turned_away(launch, tmp_path):
 def test_monitor_without_descriptors_left_goes_on(launch, tmp_path):
     """
     Strangers who hold so many connections that the monitor may open no further file do
-    no harm to the ranks that it watches.
+    no harm to the ranks that it watches, and keep none out: those who say nothing go first.
     """
-    script = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))\n" + UNTIL_GO
-    with start(launch, script, tmp_path) as job:
+    script = f"""
+    import resource
+    resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+    {AFTER_THE_CROWD}
+    """
+    with Crowd() as crowd, start(launch, script, tmp_path, num_ranks=2) as job:
         job.wait_for("joined")
         ticket = ticket_of(job)
-        with Crowd() as crowd:
-            for _ in range(60):
-                crowd.caller(local.gate_address(ticket.token, 0))
-                crowd.enter_context(socket.create_connection(("127.0.0.1", ticket.port)))
-            time.sleep(0.5)
-            lived = the_monitor(job).is_running()
+        for _ in range(60):
+            crowd.enter_context(socket.create_connection(("127.0.0.1", ticket.port)))
+        for _ in range(60):
+            crowd.caller(local.gate_address(ticket.token, 0))
+        came_s = time.monotonic()
+        (Path(job.folder) / "crowd").touch()
+        job.wait_for("joined", rank=1)
+        waited_s = time.monotonic() - came_s
         ended = go(job)
 
-    assert lived and ended.succeeded(), ended
+    assert ended.succeeded(), ended
+    assert waited_s < SILENCE_LIMIT_S
     assert messages(ledger(tmp_path), "breach") == []
     assert messages(ledger(tmp_path), "end") == ["Training ended."]
 
