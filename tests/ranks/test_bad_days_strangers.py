@@ -184,6 +184,71 @@ def test_monitor_without_descriptors_left_goes_on(launch, tmp_path):
     assert messages(ledger(tmp_path), "end") == ["Training ended."]
 
 
+def test_garbage_of_a_rank_ends_nothing(launch, tmp_path):
+    """
+    A rank that sends nonsense, a second hello, or descriptors that nobody asked for, stays
+    under watch, and so do all others; the ledger has a line that the monitor goes on.
+    """
+    script = """
+    import array, socket
+    from _trainee import *
+    from slav1.session import messages
+    session = join_run()
+    train(session, num_steps=10)
+    link = session._link._socket
+    hello = messages.Hello(token="", rank=0, local_rank=0, pid=1, thread=1, stack_signal=0)
+    for raw in (b"\\xc1", os.urandom(2000), b"x" * 100_000, messages.encode(hello)):
+        for _ in range(20):
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1]))]
+            link.sendmsg([raw], rights)
+    train(session, num_steps=20, first_step=10)
+    session.leave("finished")
+    """
+    with start(launch, script, tmp_path, num_ranks=2) as job:
+        ended = job.wait()
+
+    entries = ledger(tmp_path)
+    seen = {entry.rule: entry.evidence for entry in entries if entry.kind == "verdict"}
+    assert ended.succeeded(), ended
+    assert seen["non_finite"]["num_samples"] == 60
+    assert len(messages(entries, "notice")) == 1, messages(entries, "notice")
+    assert "goes on after a mishap: MessageError" in messages(entries, "notice")[0]
+    assert messages(entries, "end") == ["Training ended."]
+
+
+def test_garbage_of_an_insider_ends_nothing(launch, tmp_path):
+    """
+    Even somebody with the keys of the job, who sends nonsense, findings that are none, or
+    speaks for nodes that the job does not have, ends neither monitor nor training.
+    """
+    with start(launch, UNTIL_GO, tmp_path) as job:
+        job.wait_for("joined")
+        ticket = ticket_of(job)
+        context: Any = zmq.Context()
+        keys = (ticket.server_public, ticket.client_public, ticket.client_secret)
+        for name in (b"node-9", b"node-x", b"\xff"):
+            dealer = context.socket(zmq.DEALER)
+            dealer.setsockopt(zmq.IDENTITY, name)
+            dealer.curve_serverkey, dealer.curve_publickey, dealer.curve_secretkey = (
+                key.encode() for key in keys
+            )
+            dealer.connect(f"tcp://127.0.0.1:{ticket.port}")
+            report = job_messages.Report(samples=[], findings=[{"rule": 1}, {}])
+            for raw in (b"\xc1", b"", os.urandom(5000), job_messages.encode(report)):
+                dealer.send(raw)
+            dealer.close(linger=2000)
+        time.sleep(0.5)
+        lived = the_monitor(job).is_running()
+        ended = go(job)
+        context.term()
+
+    assert lived and ended.succeeded(), ended
+    assert messages(ledger(tmp_path), "end") == ["Training ended."]
+    told = messages(ledger(tmp_path), "notice")
+    assert 1 <= len(told) <= 8, told
+    assert all("goes on after a mishap" in text for text in told), told
+
+
 def hello(token: str, rank: int = 1) -> local.Hello:
     return local.Hello(
         token=token, rank=rank, local_rank=1, pid=os.getpid(), thread=0, stack_signal=0

@@ -98,6 +98,8 @@ class Listener:
         # A node that comes back by a new connection is the same node.
         self.socket.router_handover = True
         self.socket.backlog = 1024
+        # A node that connects again is heard, though its old connection is not known to be dead.
+        self.socket.router_handover = True
         self.socket.curve_server = True
         self.socket.curve_publickey = keys.public.encode()
         self.socket.curve_secretkey = keys.secret.encode()

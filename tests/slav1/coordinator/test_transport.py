@@ -99,6 +99,21 @@ def test_messages_go_both_ways(star):
     assert star.listener.receive() is None
 
 
+def test_node_that_connects_again_is_heard(star):
+    """
+    A node whose network failed and that connects again, while its old connection still looks
+    alive, is heard and answered by the new one.
+    """
+    old, new = star.dial(1), star.dial(1)
+    old.send(messages.RankJoined(rank=1))
+    assert star.receive() == (1, messages.RankJoined(rank=1))
+    new.send(messages.RankJoined(rank=2))
+    assert star.receive() == (1, messages.RankJoined(rank=2))
+    star.listener.send(1, messages.Beat())
+
+    assert answer_of(new) == messages.Beat()
+
+
 def test_message_to_a_node_that_is_gone_is_lost_quietly(star):
     """
     Sending to a node that never came, or is gone, neither waits nor fails.
