@@ -229,6 +229,7 @@ class LoopWatch:
         if loss.is_cuda:
             self._losses.add(loss.detach().reshape(()))
             return
+        # Of the devices only CUDA tells when a copy has arrived; any other is waited for.
         value = loss.item()
         self._losses.add(value)
         if not math.isfinite(value):

@@ -146,18 +146,21 @@ def test_uneven_inputs_stay_unharmed(run, ranks):
     assert shorter == [step for step in range(60) if step % 20 != 19]
 
 
-def test_torchrun_sees_a_stop_as_a_failure(launch):
+@pytest.mark.parametrize(
+    ("fault", "rule"), [("nan", "non_finite"), ("hang", "hang"), ("kill", "liveness")]
+)
+def test_torchrun_sees_every_end_by_contract_as_a_failure(launch, fault, rule):
     """
-    Under torchrun a stopped job fails, and no rank's end is taken for the loss of one.
+    Under torchrun the rank at fault is named, the job ends with a non-zero code, and a
+    stop is the same step on both ranks.
     """
-    env = {"SLA_INJECT": "nan:rank=1,step=20", "SLA_RUN_DIR": str(launch.folder / "runs")}
+    env = {"SLA_INJECT": f"{fault}:rank=1,step=20", "SLA_RUN_DIR": str(launch.folder / "runs")}
     ended = launch.torchrun(SCRIPT, args=[json.dumps({"num_steps": 400})], env=env)
 
-    entries = ledger_of(launch.folder)
-    (decision,) = kinds(entries, "decision")
+    (decision,) = kinds(ledger_of(launch.folder), "decision")
+    assert (decision.rule, decision.rank) == (rule, 1)
     assert ended.exit_codes[-1] != 0
-    assert [end["step"] for end in told(ended)] == [decision.step] * 2
-    assert not kinds(entries, "breach", "liveness")
+    assert [end["step"] for end in told(ended)] == [decision.step] * 2 * (fault == "nan")
 
 
 @pytest.mark.parametrize("end", ["never", "finally"])
