@@ -25,7 +25,8 @@ from _runs import scratch
 from slav1.breach import Breach
 from slav1.contract import Contract
 from slav1.coordinator import messages
-from slav1.coordinator.transport import Dialer, KeyPair, new_keys
+from slav1.coordinator.dialer import Dialer
+from slav1.coordinator.transport import KeyPair, new_keys
 from slav1.monitor.config import MonitorConfig
 from slav1.monitor.events import Events, Mishaps
 from slav1.monitor.job_end import JobEnd

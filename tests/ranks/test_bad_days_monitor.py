@@ -77,7 +77,7 @@ def test_rank_that_a_stopped_monitor_holds_gives_up(launch, tmp_path):
     script = """
     from _trainee import *
     from slav1.recorder.layout import Word
-    import slav1.session.session as module
+    import slav1.session.vital_signs as module
     module._BEAT_LIMIT_NS = int(0.5e9)
     session = join_run()
     def hold(step):

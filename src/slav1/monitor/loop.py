@@ -8,9 +8,10 @@ import zmq
 
 from slav1.contract import Contract
 from slav1.coordinator import messages as job
+from slav1.coordinator.dialer import Dialer, reachable
 from slav1.coordinator.membership import PAUSE_S
 from slav1.coordinator.say import say
-from slav1.coordinator.transport import Dialer, KeyPair, reachable
+from slav1.coordinator.transport import KeyPair
 from slav1.monitor.config import MonitorConfig
 from slav1.monitor.doorway import Doorway
 from slav1.monitor.events import Events, Mishaps

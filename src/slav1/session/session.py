@@ -24,6 +24,7 @@ from slav1.session.dying import dying_of
 from slav1.session.link import MonitorLink, SessionError
 from slav1.session.start_monitor import END_LIMIT_S, RunningMonitor
 from slav1.session.unwatched import write_alone
+from slav1.session.vital_signs import VitalSigns
 
 __all__ = ["Session", "SessionError"]
 
@@ -33,17 +34,11 @@ STACK_SIGNAL = int(signal.SIGURG)
 CHECK_EVERY_S = 2.0
 """Pause between two looks, at step boundaries, whether the monitor lives, in seconds."""
 
-BEAT_LIMIT_S = 30.0
-"""How long a rank that is held waits for a sign of life of its monitor, in seconds. Much
-longer than a monitor holds ranks without a schedule."""
-
 FAILED_END_LIMIT_S = 1.0
 """How long a rank that failed waits for its monitor's last lines, in seconds: the other
 ranks may be waiting for just this process to end."""
 
 _CHECK_EVERY_NS = int(CHECK_EVERY_S * 1e9)
-_BEAT_LIMIT_NS = int(BEAT_LIMIT_S * 1e9)
-_NEW_WAIT_NS = int(1e9)
 
 
 class Session:
@@ -65,11 +60,10 @@ class Session:
         self._pid = os.getpid()
         self._attempt = attempt
         self._link: MonitorLink | None = None
+        self._vital_signs: VitalSigns | None = None
         self._is_messenger = False
         self._is_beside_coordinator = False
-        self._is_monitor_lost = False
         self._check_at_ns = 0
-        self._beat, self._beat_at_ns, self._asked_at_ns = 0, 0, 0
         self._stack_fd: int | None = None
         self._monitor: RunningMonitor | None = None
         self._is_open = True
@@ -100,6 +94,7 @@ class Session:
             link.close()
             raise
         self._link = link
+        self._vital_signs = VitalSigns(link, self._block.words)
         self._is_messenger = local_rank == 0
         self._is_beside_coordinator = node == 0
 
@@ -110,10 +105,9 @@ class Session:
     def is_monitor_alive(self) -> bool:
         """Whether the monitor that watches this rank still runs; False for good once it
         does not."""
-        if self._link is None or self._is_monitor_lost:
+        if self._link is None or self._vital_signs is None:
             return False
-        self._is_monitor_lost = not self._link.is_open()
-        return not self._is_monitor_lost
+        return self._vital_signs.is_alive()
 
     @property
     def is_ended_by_contract(self) -> bool:
@@ -228,15 +222,7 @@ class Session:
 
     def _does_monitor_beat(self) -> bool:
         """Whether a rank that is held should go on waiting for its monitor's word."""
-        now_ns, beat = monotonic_ns(), self._block.words[Word.BEAT]
-        is_new_wait = now_ns - self._asked_at_ns > _NEW_WAIT_NS
-        self._asked_at_ns = now_ns
-        if is_new_wait or beat != self._beat:
-            self._beat, self._beat_at_ns = beat, now_ns
-        if now_ns - self._beat_at_ns > _BEAT_LIMIT_NS:
-            # Stopped by somebody, most likely. Once given up, its word is not taken any more.
-            self._is_monitor_lost = True
-        return self.is_monitor_alive()
+        return self._vital_signs is not None and self._vital_signs.does_beat()
 
     def _open_stack_file(self) -> int:
         self._stack_fd = anonymous_file("slav1-stacks")

@@ -10,17 +10,15 @@ import pytest
 import zmq
 
 from slav1.coordinator import messages
+from slav1.coordinator.dialer import Dialer, UnreachableError, reachable
 from slav1.coordinator.transport import (
     CannotListenError,
-    Dialer,
     KeyPair,
     Listener,
     MessageError,
     PortInUseError,
-    UnreachableError,
     bracketed,
     new_keys,
-    reachable,
 )
 
 LIMIT_S = 5.0

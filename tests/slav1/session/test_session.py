@@ -13,7 +13,7 @@ import pytest
 from slav1.ledger import read_ledger
 from slav1.recorder.layout import Word
 from slav1.recorder.ring import read_ring_file
-from slav1.session import Session, messages
+from slav1.session import Session, messages, vital_signs
 from slav1.session import session as module
 from slav1.session.link import MonitorLink, SessionError
 from slav1.session.session import Session as SessionClass
@@ -225,7 +225,7 @@ def test_held_rank_gives_up_on_a_monitor_without_a_beat(connect, monkeypatch):
     A rank that is held waits as long as its monitor gives signs of life, and goes on, for
     good, when none has come for long.
     """
-    monkeypatch.setattr(module, "_BEAT_LIMIT_NS", int(0.3e9))
+    monkeypatch.setattr(vital_signs, "_BEAT_LIMIT_NS", int(0.3e9))
     session, _ = connect()
     words = session._block.words
     words[Word.HOLD] = 1
