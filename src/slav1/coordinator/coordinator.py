@@ -1,29 +1,24 @@
 """The job's end of the line: all ranks' findings in, one decision out."""
 
+from collections.abc import Iterable
 from functools import singledispatchmethod
 from typing import Any
 
 from slav1.breach import Breach, Status
-from slav1.contract import Contract, Mode
+from slav1.contract import Contract
 from slav1.coordinator import messages, notices
 from slav1.coordinator.closing import last_word, write_counts
 from slav1.coordinator.decisions import Decisions, Send
+from slav1.coordinator.job_guard import JobGuard
 from slav1.coordinator.journal import Journal
 from slav1.coordinator.membership import PAUSE_S, Membership
-from slav1.coordinator.rounds import Rounds
-from slav1.coordinator.stall import Stall
-from slav1.coordinator.state_requests import StateRequests
+from slav1.coordinator.standstill import Standstill
 from slav1.coordinator.strangers import Strangers
-from slav1.coordinator.surveys import Surveys
 from slav1.decision import Action
-from slav1.guard import Guard
 from slav1.policy import judge
-from slav1.sample import Round
 
 BEAT_EVERY_S = 1.0
 """Pause between two signs of life to the nodes, in seconds."""
-
-_DEFAULT_LIMIT_S = 600.0
 
 
 class Coordinator:
@@ -58,23 +53,9 @@ class Coordinator:
         self._beat_at_s = float("-inf")
         self._membership = Membership(world_size=world_size, num_nodes=num_nodes)
         self._decisions = Decisions(journal, send)
-        self._rounds = Rounds(world_size)
-        self._guard = Guard(
-            {
-                name: rule.detector
-                for name, rule in contract.rules.items()
-                if Round in rule.detector.WATCHES and rule.mode is not Mode.OFF
-            }
-        )
-        hang = contract.rules.get("hang")
-        limits = hang and hang.detector
-        self._stall = Stall(
-            compile_limit_s=getattr(limits, "first_step_limit_s", _DEFAULT_LIMIT_S),
-            store_limit_s=getattr(limits, "checkpoint_limit_s", _DEFAULT_LIMIT_S),
-        )
-        self._surveys = Surveys()
+        self._guard = JobGuard(contract, world_size)
+        self._standstill = Standstill(contract, self._membership, send)
         self._strangers = Strangers()
-        self._state_requests = StateRequests()
         self._num_batches: dict[int, int | None] = {}
         self._lost: set[int] = set()
         self._lost_nodes: set[int] = set()
@@ -119,7 +100,7 @@ class Coordinator:
             self._membership.restart_clocks(now_s)
         self._now_s = self._ticked_at_s = now_s
         self._decisions.on_tick(now_s)
-        self._judge_survey()
+        self._judge_standstill(self._standstill.judge(now_s))
         self._look_if_silent()
         self._answer_state_requests()
         for node in self._membership.newly_silent(now_s):
@@ -164,7 +145,7 @@ class Coordinator:
     @_on.register
     def _(self, message: messages.StateRestored, node: int) -> None:
         del node
-        for name in self._guard.load_state_dict(message.state):
+        for name in self._guard.restore(message.state):
             self._journal.note(
                 "notice",
                 f"The saved memory of rule {name} is not of this version; it starts afresh.",
@@ -180,12 +161,12 @@ class Coordinator:
         if is_complete and len(set(known.values())) > 1:
             notices.uneven_batches(self._journal, known)
         if len(known) == self._membership.world_size:
-            self._stall.has_uneven_batches = len(set(known.values())) > 1
+            self._standstill.expect_uneven_batches(is_likely=len(set(known.values())) > 1)
 
     @_on.register
     def _(self, message: messages.RankLeft, node: int) -> None:
         del node
-        self._stall.forget(message.rank)
+        self._standstill.forget(message.rank)
         if message.is_lost:
             self._lost.add(message.rank)
         in_order = message.reason in messages.IN_ORDER
@@ -197,11 +178,7 @@ class Coordinator:
         del node
         for plain in message.findings:
             self._find(messages.unpack_breach(plain))
-        for sample in message.samples:
-            complete = self._rounds.add(sample)
-            if complete is not None:
-                for breach in self._guard.observe(complete):
-                    self._find(breach)
+        self._judge_all(self._guard.observe(message.samples))
         self._answer_state_requests()
 
     @_on.register
@@ -230,8 +207,7 @@ class Coordinator:
 
     @_on.register
     def _(self, message: messages.Survey, node: int) -> None:
-        self._surveys.add(node, message)
-        self._judge_survey()
+        self._judge_standstill(self._standstill.on_survey(node, message, self._now_s))
 
     @_on.register
     def _(self, message: messages.Acknowledged, node: int) -> None:
@@ -244,7 +220,7 @@ class Coordinator:
 
     @_on.register
     def _(self, message: messages.StateAsked, node: int) -> None:
-        self._state_requests.add(node, message, self._now_s)
+        self._guard.ask(node, message, self._now_s)
         self._answer_state_requests()
 
     @_on.register
@@ -252,8 +228,7 @@ class Coordinator:
         self._membership.done[node] = message
 
     def _answer_state_requests(self) -> None:
-        for node, rank in self._state_requests.take(self._rounds.newest, self._now_s):
-            answer = messages.StateAnswer(rank=rank, state=self._guard.state_dict())
+        for node, answer in self._guard.answers(self._now_s):
             self._send(node, answer)
 
     def _find(self, breach: Breach) -> None:
@@ -261,11 +236,17 @@ class Coordinator:
         if breach.rule != "hang":
             self._judge(breach)
             return
-        over = self._stall.on_finding(breach)
-        if over is not None:
-            self._judge(over)
-        else:
-            self._look_if_silent()
+        self._judge_all(self._standstill.on_finding(breach))
+        self._look_if_silent()
+
+    def _judge_all(self, breaches: Iterable[Breach]) -> None:
+        for breach in breaches:
+            self._judge(breach)
+
+    def _judge_standstill(self, breaches: Iterable[Breach]) -> None:
+        # Once all processes are being ended, where they stand says nothing any more.
+        if self._decisions.ending is None:
+            self._judge_all(breaches)
 
     def _judge(self, breach: Breach) -> None:
         if self._decisions.ending is not None and breach.rule == "liveness":
@@ -281,25 +262,13 @@ class Coordinator:
 
     def _look_if_silent(self) -> None:
         """Looks at all ranks while any of them makes no progress."""
-        if self._surveys.is_under_way or self._decisions.ending is not None:
+        if self._decisions.ending is not None:
             return
-        if self._stall.is_overdue:
+        if self._standstill.is_overdue:
             # Whoever waits so long while a node says nothing waits for that node.
             for node in sorted(self._membership.silent - self._lost_nodes):
                 self._lose_node(node)
-        if not self._stall.wants_look(self._now_s):
-            return
-        nodes = self._membership.speaking
-        number = self._surveys.begin(nodes, self._now_s)
-        for node in nodes:
-            asked = messages.AskSurvey(number=number, num_told=self._stall.num_told)
-            self._send(node, asked)
-
-    def _judge_survey(self) -> None:
-        positions = self._surveys.take(self._now_s)
-        if positions and self._decisions.ending is None:
-            for breach in self._stall.judge(positions):
-                self._judge(breach)
+        self._standstill.look(self._now_s)
 
     def _lose_node(self, node: int) -> None:
         self._lost_nodes.add(node)
@@ -322,8 +291,8 @@ class Coordinator:
                 self._lose_node(node)
         if num_strangers := self._strangers.take_burst(self._now_s, is_last=True):
             notices.strangers(self._journal, num_strangers)
-        if self._rounds.num_dropped:
-            notices.rounds_dropped(self._journal, self._rounds.num_dropped)
+        if self._guard.num_dropped:
+            notices.rounds_dropped(self._journal, self._guard.num_dropped)
         done = self._membership.done
         write_counts(self._journal, self._contract, self._guard.num_seen, done.values())
         word = last_word(
