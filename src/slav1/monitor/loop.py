@@ -17,7 +17,8 @@ from slav1.monitor.doorway import Doorway
 from slav1.monitor.events import Events, Mishaps
 from slav1.monitor.gate import Connection, Gate, close_all
 from slav1.monitor.job_end import JobEnd
-from slav1.monitor.node import PULSE_EVERY_S, NodeMonitor
+from slav1.monitor.lookout import PULSE_EVERY_S
+from slav1.monitor.node import NodeMonitor
 from slav1.monitor.process import WatchedProcess
 from slav1.monitor.watched_rank import WatchedRank
 from slav1.session import messages as local

@@ -6,33 +6,21 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from slav1.breach import Breach
-from slav1.contract import Contract, Mode
+from slav1.contract import Contract
 from slav1.coordinator import messages as job
 from slav1.coordinator.say import say
 from slav1.coordinator.strangers import Strangers
-from slav1.guard import Guard
 from slav1.monitor.config import MonitorConfig
 from slav1.monitor.ender import Ending
 from slav1.monitor.gate import Connection
 from slav1.monitor.lifeline import Lifeline
+from slav1.monitor.lookout import Lookout
 from slav1.monitor.node_decision import NodeDecision
 from slav1.monitor.relay import RELAYED, relayed
 from slav1.monitor.rings import Rings
 from slav1.monitor.survey import Survey
 from slav1.monitor.watched_rank import WatchedRank
-from slav1.sample import Round, Sample
 from slav1.session import messages as local
-
-REPORT_EVERY_S = 1.0
-"""A report goes out at least so often, in seconds, empty or not."""
-
-PULSE_EVERY_S = 0.25
-"""Pause between two readings of the clocks of a rank that makes no progress, in seconds. One
-that does is read each second, new steps are read each tick, and a death is told by the kernel."""
-
-MAX_SAMPLES = 2000
-"""Samples in one report; more go out in several."""
 
 
 class NodeMonitor:
@@ -57,19 +45,12 @@ class NodeMonitor:
         self._grace_s = contract.monitor.grace_s
         self._wants_stacks = contract.monitor.stacks
         self._send = send
-        self._guard = Guard(
-            {
-                name: rule.detector
-                for name, rule in contract.rules.items()
-                if Round not in rule.detector.WATCHES and rule.mode is not Mode.OFF
-            }
-        )
+        self._lookout = Lookout(contract, send)
         self.ranks: dict[int, WatchedRank] = {}
         """Ranks under watch, those that left included until the end."""
         self._lifeline = Lifeline(contract, monotonic())
         self._decision = NodeDecision(self.ranks, send)
         self._strangers = Strangers()
-        self._last_report_s = self._last_pulse_s = float("-inf")
         self._survey: Survey | None = None
         self._ending: Ending | None = None
         self._is_done_told = False
@@ -124,7 +105,7 @@ class NodeMonitor:
         """A rank's process has ended, or its connection has."""
         if rank.has_left or rank.process.is_alive():
             return
-        self._look(monotonic(), is_pulse_due=True)
+        self._look(monotonic(), with_pulses=True)
 
     def on_message(self, message: job.FromCoordinator) -> None:
         """Takes in what the coordinator says."""
@@ -143,7 +124,7 @@ class NodeMonitor:
 
     def on_tick(self, now_s: float) -> bool:
         """Reads all ranks once; returns whether any of them has ended a step."""
-        has_news = self._look(now_s, is_pulse_due=now_s - self._last_pulse_s >= PULSE_EVERY_S)
+        self._look(now_s, with_pulses=self._lookout.is_pulse_due(now_s))
         self.look_closely(now_s)
         if self._ending is not None:
             self._ending.advance(now_s)
@@ -153,7 +134,7 @@ class NodeMonitor:
             self._tell_strangers(num_strangers)
         if self.ranks and not self.present:
             self.tell_done()
-        return has_news
+        return self._lookout.has_news
 
     def look_closely(self, now_s: float) -> None:
         """Looks at what must not wait for the next tick; called often while ``is_busy``."""
@@ -171,53 +152,26 @@ class NodeMonitor:
             self._tell_strangers(num_strangers)
         self._rings.tell_unsaved()
         num_lost = sum(rank.num_lost for rank in self.ranks.values())
-        self._send(job.NodeDone(num_seen=dict(self._guard.num_seen), num_lost=num_lost))
+        self._send(job.NodeDone(num_seen=self._lookout.num_seen, num_lost=num_lost))
 
     def close(self) -> None:
         """Lets go of every rank."""
         for rank in self.ranks.values():
             rank.close()
 
-    def _look(self, now_s: float, *, is_pulse_due: bool) -> bool:
+    def _look(self, now_s: float, *, with_pulses: bool) -> None:
         # Asked before the pulses are taken, so that whoever counts as lost has been judged.
-        ended = self._ended_ranks() if is_pulse_due else []
-        samples = self._new_samples()
-        findings: list[Breach] = []
-        for sample in samples:
-            findings += self._guard.observe(sample)
-        if is_pulse_due:
-            self._last_pulse_s = now_s
-            for rank in self.present:
-                if rank.is_worth_a_pulse(now_s):
-                    findings += self._guard.observe(rank.pulse(now_s))
-        for finding in findings:
+        ended = self._ended_ranks() if with_pulses else []
+        for finding in self._lookout.look(self.present, now_s, with_pulses=with_pulses):
             self._lifeline.note(finding)
-        if samples or findings or now_s - self._last_report_s >= REPORT_EVERY_S:
-            self._last_report_s = now_s
-            self._report(samples, findings)
-        for rank in self.present:
-            rank.beat()
         for rank in ended:
             self._lose(rank)
-        return bool(samples)
-
-    def _report(self, samples: list[Sample], findings: list[Breach]) -> None:
-        packed = [job.pack_breach(finding) for finding in findings]
-        while len(samples) > MAX_SAMPLES:
-            self._send(job.Report(samples=samples[:MAX_SAMPLES], findings=[]))
-            samples = samples[MAX_SAMPLES:]
-        self._send(job.Report(samples=samples, findings=packed))
 
     def _ended_ranks(self) -> list[WatchedRank]:
         ended = [rank for rank in self.present if rank.process.is_known_gone()]
         for rank in ended:
             rank.process_ended()
         return ended
-
-    def _new_samples(self) -> list[Sample]:
-        samples = [sample for rank in self.present for sample in rank.new_samples()]
-        # What goes wrong on one rank is on all of them a step later: the first one counts.
-        return sorted(samples, key=lambda sample: sample.step)
 
     def _look_after_ranks_alone(self, now_s: float) -> None:
         """Without a coordinator nobody else ends ranks that hang."""
@@ -241,7 +195,7 @@ class NodeMonitor:
 
     def _leave(self, rank: WatchedRank, reason: str) -> None:
         now_s = monotonic()
-        self._look(now_s, is_pulse_due=True)
+        self._look(now_s, with_pulses=True)
         # What it did last must be known before it counts as gone.
         self._decision.look(now_s)
         rank.has_left = True

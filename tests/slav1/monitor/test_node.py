@@ -13,7 +13,7 @@ import pytest
 
 from slav1.coordinator import messages as job
 from slav1.coordinator.membership import NODE_SILENCE_S
-from slav1.monitor.node import MAX_SAMPLES, REPORT_EVERY_S
+from slav1.monitor.lookout import MAX_SAMPLES, REPORT_EVERY_S
 from slav1.monitor.node_decision import HOLD_LIMIT_S
 from slav1.phase import Phase
 from slav1.recorder.layout import Word
