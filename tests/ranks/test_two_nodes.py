@@ -1,6 +1,7 @@
 """Two nodes, each with a monitor of its own, on one host."""
 
 import signal
+import socket
 from typing import Any
 
 import psutil
@@ -43,15 +44,51 @@ def start_two(launch: Any, script: str, run_dir: Any, **others: Any) -> Any:
     return start(launch, script, run_dir, num_ranks=2, env_of=TWO_NODES, **others)
 
 
+def own_address() -> str:
+    """An address of this host that others can reach; the test is skipped without one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError as error:
+            pytest.skip(f"this host has no way out: {error}")
+        return str(probe.getsockname()[0])
+
+
+def test_node_that_cannot_reach_the_coordinator_says_so(launch, tmp_path):
+    """
+    A node from which the coordinator can't be reached ends with an error that names the
+    addresses it tried and what to set, and its rank takes no step.
+    """
+    script = """
+    from _trainee import *
+    import slav1.session.open_run as module
+    module.hosts_to_try = lambda bound, environment: ["192.0.2.55"]
+    if os.environ["RANK"] == "1":
+        os.environ["MASTER_ADDR"] = "192.0.2.66"
+    session = join_run()
+    say("joined")
+    train(session, num_steps=5)
+    session.leave("finished")
+    """
+    with start_two(launch, script, tmp_path) as job:
+        ended = job.wait()
+
+    assert ended.exit_codes == {0: 0, 1: 1}, ended
+    assert "joined" not in ended.out[1]
+    assert "Node 1:" in ended.err[1] and "MASTER_ADDR" in ended.err[1]
+    assert "tcp://192.0.2.55:" in ended.err[1] and "tcp://192.0.2.66:" in ended.err[1]
+
+
 def monitor_of(job: Any, rank: int) -> psutil.Process:
     children = psutil.Process(job.processes[rank].pid).children()
     return next(child for child in children if is_monitor(child))
 
 
-def test_nodes_stop_at_the_same_step(launch, tmp_path):
+@pytest.mark.parametrize("master", ["loopback", "own address"])
+def test_nodes_stop_at_the_same_step(launch, tmp_path, master):
     """
     The samples of two nodes are put together, and what is found on one of them stops the
-    ranks of both at the end of the same step.
+    ranks of both at the end of the same step, whatever address rank 0 is known by.
     """
     script = """
     from _trainee import *
@@ -62,7 +99,8 @@ def test_nodes_stop_at_the_same_step(launch, tmp_path):
     say("stopped at", stopped)
     session.leave("finished")
     """
-    with start_two(launch, script, tmp_path) as job:
+    env = {"MASTER_ADDR": "127.0.0.1" if master == "loopback" else own_address()}
+    with start_two(launch, script, tmp_path, env=env) as job:
         until(lambda: len(monitors_of(job)) == 2, "two monitors")
         ended = job.wait()
 
