@@ -31,8 +31,9 @@ class Refusals:
 
     def __init__(self) -> None:
         """Starts with nobody connected."""
-        self._shaking: list[int] = []
+        self._shaking: set[int] = set()
         self._admitted: set[int] = set()
+        self._num_unassigned = 0
         self._num_failed = 0
 
     def add(self, raw: bytes) -> int:
@@ -43,11 +44,11 @@ class Refusals:
         """
         event, descriptor = _EVENT.unpack(raw)
         if event == zmq.EVENT_ACCEPTED:
-            self._shaking.append(descriptor)
+            self._shaking.add(descriptor)
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            # It does not say whose. A node takes milliseconds, a stranger may take seconds.
-            if self._shaking:
-                self._admitted.add(self._shaking.pop())
+            # It does not say whose. With several under way that shows later, if at all.
+            self._num_unassigned += 1
+            self._assign()
         elif event in _FAILED:
             self._num_failed += 1
             return 1
@@ -55,13 +56,23 @@ class Refusals:
             return self._hang_up(descriptor)
         return 0
 
+    def _assign(self) -> None:
+        if len(self._shaking) <= self._num_unassigned:
+            self._admitted |= self._shaking
+            self._shaking.clear()
+            self._num_unassigned = 0
+
     def _hang_up(self, descriptor: int) -> int:
         if descriptor in self._admitted:
             self._admitted.discard(descriptor)
             return 0
-        if descriptor in self._shaking:
-            self._shaking.remove(descriptor)
+        self._shaking.discard(descriptor)
         if self._num_failed:
+            # Its failure was counted already.
             self._num_failed -= 1
+            self._assign()
+            return 0
+        if self._num_unassigned:
+            self._num_unassigned -= 1
             return 0
         return 1
