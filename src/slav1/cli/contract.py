@@ -9,7 +9,7 @@ import typer
 
 from slav1.cli._errors import CommandLineError
 from slav1.cli._output import print_note
-from slav1.contract import CheckpointSettings, Contract, ContractError, Mode, Rung, ladder
+from slav1.contract import Contract, ContractError, Mode, Rung, ladder
 from slav1.policy.table import available
 
 REFUSED = 3
@@ -73,8 +73,6 @@ def notes(contract: Contract) -> list[str]:
     ]
     if contract.policy is not None:
         found.append("policy: this version reads no policy file.")
-    if contract.checkpoint != CheckpointSettings():
-        found.append("checkpoint: this version neither keeps nor verifies checkpoints.")
     return found
 
 

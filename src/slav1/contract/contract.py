@@ -21,8 +21,7 @@ class Contract:
     Made by :meth:`level`, :meth:`load` or :meth:`from_dict`, changed by
     :meth:`override`. Every setting is there, whether the user wrote it or not.
 
-    ``checkpoint`` and ``policy`` are checked and kept, for the versions to come: this
-    one does not act on them.
+    ``policy`` is checked and kept, for the versions to come: this one does not act on it.
 
     Example:
         >>> contract = Contract.level("L1").override(straggler={"mode": "off"})
@@ -41,7 +40,7 @@ class Contract:
     """Every rule this version has, by name."""
 
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
-    """How checkpoints are kept; not used by this version."""
+    """How checkpoints are written, verified, kept and gone back to."""
 
     policy: str | None = None
     """Path of a Rego policy; not used by this version."""

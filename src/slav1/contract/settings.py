@@ -42,10 +42,7 @@ class MonitorSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSettings:
-    """How checkpoints are kept and verified.
-
-    Checked now and written into ``contract.yaml``; this version has nothing yet that
-    writes or verifies checkpoints.
+    """How checkpoints are written, verified, kept and gone back to.
 
     Raises:
         ValueError: If a setting is out of range.
@@ -60,9 +57,44 @@ class CheckpointSettings:
     quorum: Literal["majority", "all"] = "majority"
     """How many replicated copies must be good before a checkpoint counts."""
 
+    digest: Literal["xxh3", "sha256"] = "xxh3"
+    """Digest of every file: ``xxh3`` finds damage, ``sha256`` is one that can be signed."""
+
+    max_failed_saves: int = 3
+    """Saves that may fail in a row before training stops, 1 to 1000."""
+
+    max_attempts: int = 2
+    """How often the same checkpoint is resumed from without a newer one being committed,
+    before it is passed over; 1 to 1000."""
+
+    max_rollbacks: int = 3
+    """Rollbacks within ``rollback_window_steps``, over all starts of the run; one more
+    stops training instead. 0 to 1000; 0 allows none."""
+
+    rollback_window_steps: int = 1000
+    """Steps over which rollbacks are counted, 1 to 1000000000."""
+
+    background: bool = False
+    """Whether a checkpoint is written while training goes on, from a copy in memory."""
+
+    every_steps: int | None = None
+    """Steps between two checkpoints of our own in the run folder, at least 1; None leaves
+    them to the host."""
+
+    limit_s: float = 1800.0
+    """How long a rank waits for the others in a save, in seconds, above 0, at most 86400."""
+
     def __post_init__(self) -> None:
         if self.keep < 1:
             raise ValueError(f"keep must be at least 1, got {self.keep}.")
+        _check_range("max_failed_saves", self.max_failed_saves, 1, 1000)
+        _check_range("max_attempts", self.max_attempts, 1, 1000)
+        _check_range("max_rollbacks", self.max_rollbacks, 0, 1000)
+        _check_range("rollback_window_steps", self.rollback_window_steps, 1, 1_000_000_000)
+        if self.every_steps is not None and self.every_steps < 1:
+            raise ValueError(f"every_steps must be at least 1, got {self.every_steps}.")
+        if not 0 < self.limit_s <= 86400:
+            raise ValueError(f"limit_s must be above 0 and at most 86400, got {self.limit_s}.")
 
 
 def _check_range(name: str, value: float, lowest: float, highest: float) -> None:

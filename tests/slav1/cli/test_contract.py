@@ -98,7 +98,6 @@ def test_check_refuses_a_bad_file_in_one_line(sla, tmp_path, text, key):
         ({"straggler": {"action": "rollback"}}, "rules.straggler.action"),
         ({"hang": {"limit_s": 29.0}}, "rules.hang.limit_s"),
         ({"policy": "mine.rego"}, "policy"),
-        ({"checkpoint": {"keep": 5}}, "checkpoint"),
     ],
 )
 def test_what_is_accepted_but_not_done_is_said(sla, tmp_path, change, part):

@@ -8,9 +8,10 @@ import sys
 
 import pytest
 
-from slav1.contract import Contract, ContractError, Mode
+from slav1.contract import CheckpointSettings, Contract, ContractError, Mode
 from slav1.contract.catalogue import LATER_RULES, variants
 from slav1.contract.typed import build, plain
+from slav1.contract.yaml_file import read_yaml
 from slav1.decision import Action
 
 LEVELS = ("L1", "L2", "L3")
@@ -157,7 +158,36 @@ def test_the_published_example_is_read(tmp_path):
     )
     assert (loss.mode, loss.detector.window, loss.detector.limit_sigmas) == (Mode.OBSERVE, 128, 15)
     assert contract.rules["straggler"].mode is Mode.ENFORCE
-    assert plain(contract.checkpoint) == {"keep": 3, "verify": "medium", "quorum": "majority"}
+    assert contract.checkpoint == CheckpointSettings(keep=3, verify="medium", quorum="majority")
+
+
+def test_every_checkpoint_setting_survives_the_file():
+    """
+    Each setting of the clause ``checkpoint`` can be set, and means the same after the
+    contract went through its file.
+    """
+    changed = {
+        "keep": 5,
+        "verify": "content",
+        "quorum": "all",
+        "digest": "sha256",
+        "max_failed_saves": 1,
+        "max_attempts": 4,
+        "max_rollbacks": 0,
+        "rollback_window_steps": 50,
+        "background": True,
+        "every_steps": 100,
+        "limit_s": 60.5,
+    }
+    contract = Contract.level("L1").override(checkpoint=changed)
+
+    again = Contract.from_dict(read_yaml(contract.to_yaml()))
+
+    assert plain(again.checkpoint) == changed
+    usual = plain(Contract.level("L1").checkpoint)
+    assert set(usual) == set(changed)
+    assert not [name for name, value in changed.items() if usual[name] == value]
+    assert again.override(checkpoint={"every_steps": None}).checkpoint.every_steps is None
 
 
 def test_a_mode_for_all_does_not_wake_a_rule_that_is_off():

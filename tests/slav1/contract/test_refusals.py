@@ -121,6 +121,38 @@ REFUSED = [
         "checkpoint.verify",
         ["none, bytes, medium, content"],
     ),
+    ("level: L1\ncheckpoint: {digest: md5}", "checkpoint.digest", ["'md5'", "xxh3, sha256"]),
+    ("level: L1\ncheckpoint: {quorum: half}", "checkpoint.quorum", ["majority, all"]),
+    (
+        "level: L1\ncheckpoint: {max_failed_saves: 0}",
+        "checkpoint.max_failed_saves",
+        ["0", "1 to 1000"],
+    ),
+    ("level: L1\ncheckpoint: {max_attempts: 0}", "checkpoint.max_attempts", ["0", "1 to 1000"]),
+    (
+        "level: L1\ncheckpoint: {max_rollbacks: -1}",
+        "checkpoint.max_rollbacks",
+        ["-1", "0 to 1000"],
+    ),
+    (
+        "level: L1\ncheckpoint: {rollback_window_steps: 0}",
+        "checkpoint.rollback_window_steps",
+        ["0", "1 to"],
+    ),
+    ("level: L1\ncheckpoint: {background: 1}", "checkpoint.background", ["true or false"]),
+    ("level: L1\ncheckpoint: {every_steps: 0}", "checkpoint.every_steps", ["0", "at least 1"]),
+    (
+        "level: L1\ncheckpoint: {every_steps: often}",
+        "checkpoint.every_steps",
+        ["'often'", "a whole number"],
+    ),
+    ("level: L1\ncheckpoint: {limit_s: 0}", "checkpoint.limit_s", ["0", "above 0"]),
+    ("level: L1\ncheckpoint: {limit_s: .inf}", "checkpoint.limit_s", ["finite"]),
+    (
+        "level: L1\ncheckpoint: {max_atempts: 3}",
+        "checkpoint.max_atempts",
+        ["3", "Did you mean max_attempts?"],
+    ),
     ("level: L1\npolicy: ''", "policy", ["Rego"]),
     ("level: L1\npolicy: {a: b}", "policy", ["text"]),
 ]
