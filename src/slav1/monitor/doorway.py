@@ -1,6 +1,7 @@
 """Callers at the gate who have not yet said who they are."""
 
 import errno
+import os
 from collections.abc import Callable, Iterator
 
 from slav1.coordinator.transport import MessageError
@@ -14,6 +15,9 @@ SILENCE_LIMIT_S = 10.0
 """How long a caller may say nothing, in seconds."""
 
 _MAX_AT_ONCE = 64
+_ROOM = 8
+"""Descriptors kept free for what a rank brings and for what watching it takes."""
+
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -56,7 +60,14 @@ class Doorway:
             if len(self._waiting) >= MAX_WAITING:
                 self.turn_away(next(iter(self._waiting)))
             self._waiting[caller] = now_s
+            self._keep_room()
             yield caller
+
+    def _keep_room(self) -> None:
+        """Drives the longest silent out until a rank's descriptors would still come in:
+        the kernel drops those it has no room for without a word."""
+        while len(self._waiting) > 1 and not _has_room(self._gate.socket.fileno()):
+            self.turn_away(next(iter(self._waiting)))
 
     def hear(self, caller: Connection) -> tuple[messages.Hello, list[int]] | None:
         """Reads a caller's first message, which must be a hello that knows the secret.
@@ -96,3 +107,18 @@ class Doorway:
         for caller in self._waiting:
             caller.close()
         self._waiting.clear()
+
+
+def _has_room(fd: int) -> bool:
+    """Whether this process may open ``_ROOM`` further descriptors."""
+    copies: list[int] = []
+    try:
+        for _ in range(_ROOM):
+            copies.append(os.dup(fd))  # noqa: PERF401 - what was opened is closed again
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        return False
+    finally:
+        close_all(copies)
+    return True

@@ -2,9 +2,11 @@
 
 import array
 import os
+import resource
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +144,40 @@ def test_crowd_of_silent_callers_is_bounded(entrance):
     rank.close()
 
     assert entrance.doorway.num_turned_away == 51
+
+
+@contextmanager
+def only_free(num: int) -> Iterator[None]:
+    """Lets this process open ``num`` further descriptors and no more."""
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = {int(entry.name) for entry in Path("/proc/self/fd").iterdir()}
+    free = (number for number in range(usual[0]) if number not in taken)
+    # The listing itself took one, which is free again.
+    last = [next(free) for _ in range(num)][-1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (last + 1, usual[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+
+
+def test_crowd_leaves_room_for_the_descriptors_of_a_rank(entrance):
+    """
+    Silent callers may take all descriptors but those that a rank brings with its hello,
+    which the kernel would drop without a word.
+    """
+    with only_free(15):
+        for _ in range(6):
+            entrance.call()
+        entrance.call(entrance.hello(), fds=(0, 1))
+        *_, rank = entrance.doorway.accept(0.0)
+        heard = entrance.doorway.hear(rank)
+    assert heard is not None
+    for fd in heard[1]:
+        os.close(fd)
+    rank.close()
+
+    assert 1 <= entrance.doorway.num_turned_away <= 6
 
 
 def test_gate_of_a_run_opens_once(entrance):

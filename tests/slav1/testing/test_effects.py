@@ -20,7 +20,7 @@ noted_s = []
 def note():
     while True:
         noted_s.append(time.monotonic())
-        print("tick")
+        sys.stdout.write("tick\n")
         time.sleep(0.01)
 
 threading.Thread(target=note, daemon=True).start()
@@ -33,7 +33,8 @@ for step in range(3):
         took_s = time.monotonic() - begin_s
         if took_s > 0.1:
             ticks = sum(begin_s < noted < begin_s + took_s for noted in noted_s)
-            print("held", where, step, ticks)
+            # In one piece: the thread writes at the same time.
+            sys.stdout.write(f"held {where} {step} {ticks}\n")
 print("end")
 """
 
