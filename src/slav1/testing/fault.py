@@ -57,6 +57,10 @@ KINDS: Mapping[str, Kind] = {
     "spike": _kind("wrong targets in its batches", "steps", steps=20),
     "skip_collective": _kind("leaves out the gradient sync", "steps"),
     "uneven": _kind("runs out of data", steps=EVERY_STEP),
+    "corrupt": _kind(
+        "one bit of the next checkpoint flips on its way to the disk", "steps", rank=0
+    ),
+    "rot": _kind("one bit of the next checkpoint flips once it is committed", "steps", rank=0),
 }
 """Every kind of fault, by name."""
 
@@ -87,7 +91,8 @@ class Fault:
     steps: int = 1
     """Number of steps that are hit; :data:`EVERY_STEP` for all from ``step`` on. A step
     that is repeated after a rollback counts again, so what was bad data is not bad for
-    ever."""
+    ever. ``corrupt`` and ``rot``: number of checkpoints, from the first one that holds
+    ``step``."""
 
     where: str = "forward"
     """Point of the step at which a rank is slowed, stopped or ended."""

@@ -6,10 +6,12 @@ import logging
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from slav1.testing._effects import EFFECTS
+from slav1.testing._files import flip_a_bit
 from slav1.testing._tensors import multiply, poison_gradient, poison_targets, with_nan
 from slav1.testing.fault import EVERY_STEP, Fault
 
@@ -111,6 +113,27 @@ class Faults:
     def ends_data(self, step: int) -> bool:
         """Whether this rank has no batch left for a step."""
         return self._any_acts("uneven", step)
+
+    def damages_checkpoints(self) -> bool:
+        """Whether :meth:`checkpoint` has anything to do in this run."""
+        return any(fault.kind in ("corrupt", "rot") for fault in self.planned)
+
+    def checkpoint(self, path: Path, step: int, *, is_committed: bool) -> None:
+        """Flips one bit of a checkpoint if that is planned.
+
+        Args:
+            path: File or folder of the checkpoint.
+            step: Last optimizer step that it holds.
+            is_committed: Whether it is a checkpoint already (``rot``), or is still to be
+                read back (``corrupt``).
+        """
+        kind = "rot" if is_committed else "corrupt"
+        for index, fault in enumerate(self.planned):
+            is_due = fault.kind == kind and step >= fault.step
+            if is_due and (fault.steps == EVERY_STEP or self._num_acted[index] < fault.steps):
+                self._num_acted[index] += 1
+                _log.warning("Rank %d: injecting %s into %s", self._rank, fault, path)
+                flip_a_bit(path)
 
     def _any_acts(self, kind: str, step: int) -> bool:
         return any(

@@ -52,7 +52,7 @@ def test_the_shortest_form_is_enough():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("hnag:step=1", "'hnag' must be one of busy, exception, exit, hang,"),
+        ("hnag:step=1", "'hnag' must be one of busy, corrupt, exception, exit, hang,"),
         ("", "'' must be one of"),
         ("hang:step=x", "'hang': step=x must be a whole number of at least 0"),
         ("hang:step=-1", "'hang': step=-1 must be a whole number of at least 0"),

@@ -220,3 +220,31 @@ def test_sync_and_data_are_asked_for():
 
     assert [faults.skips_sync(step) for step in range(5)] == [False, False, True, False, False]
     assert [faults.ends_data(step) for step in range(3, 8)] == [False, False, True, True, True]
+
+
+def test_one_checkpoint_is_damaged_by_one_bit(tmp_path):
+    """
+    The first checkpoint that holds the step gets one flipped bit in its largest file, no
+    later one does; what rots is spared until it is committed.
+    """
+    faults = of("corrupt:step=5", "rot:step=5")
+    (tmp_path / "small").write_bytes(b"abc")
+    (tmp_path / "large").write_bytes(bytes(1000))
+
+    faults.checkpoint(tmp_path, 4, is_committed=False)
+    assert sum((tmp_path / "large").read_bytes()) == 0
+    faults.checkpoint(tmp_path, 6, is_committed=False)
+    faults.checkpoint(tmp_path, 7, is_committed=False)
+    assert sum((tmp_path / "large").read_bytes()) == 1
+    faults.checkpoint(tmp_path / "small", 7, is_committed=True)
+    assert (tmp_path / "small").read_bytes() == b"acc"
+    assert of("jump:step=4").damages_checkpoints() is False
+    assert faults.damages_checkpoints()
+
+
+def test_nothing_to_damage_is_said(tmp_path):
+    """
+    A checkpoint without any content can't be damaged, and that is an error.
+    """
+    with pytest.raises(ValueError, match="holds no byte"):
+        of("corrupt:step=0").checkpoint(tmp_path, 0, is_committed=False)
