@@ -135,11 +135,11 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
         watch_fetches(loader, _runs.current)
         return loader
 
-    def skip_first_batches(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
+    def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
         """As the host's; what it makes of a prepared loader is watched too."""
-        skipping = super().skip_first_batches(dataloader, *args, **kwargs)
+        skipping = super().skip_first_batches(dataloader, num_batches)
         if is_watched(dataloader):
-            watch_fetches(skipping, _runs.current)
+            watch_fetches(skipping, _runs.current, origin=dataloader, offset=num_batches)
         return skipping
 
     def backward(self, loss: Any, **kwargs: Any) -> None:

@@ -71,7 +71,8 @@ class LoopWatch:
         self._pace = Pace()
         self._pinned: int | None = None
         self._is_aside = True
-        self._is_training_fetch = False
+        self.is_training_fetch = False
+        """Whether the batch that was asked for last is one to train with."""
         self._is_mode_telling = True
         self._rest = _FORWARD
         self._num_batches = 0
@@ -82,8 +83,8 @@ class LoopWatch:
     def begin_fetch(self, loader: Any) -> bool:
         """A batch is asked for; returns whether there is one."""
         self._batch = None
-        self._is_training_fetch = self._pinned is None and self._is_training()
-        if not self._is_training_fetch:
+        self.is_training_fetch = self._pinned is None and self._is_training()
+        if not self.is_training_fetch:
             self._step_aside(_EVALUATION)
             return True
         self._go_on(_DATA)
@@ -95,7 +96,7 @@ class LoopWatch:
 
     def end_fetch(self, batch: Any) -> Any:
         """The batch is there; returns what the loop shall get."""
-        if not self._is_training_fetch:
+        if not self.is_training_fetch:
             self._step_aside(_EVALUATION)
             return batch
         self._num_batches += 1
