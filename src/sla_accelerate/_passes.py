@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from sla_accelerate import _noise
-from sla_accelerate._noise import Noise
+from sla_accelerate._noise import Draws, Noise
 from sla_accelerate._order import Course, Skip, ToldSampler
 from sla_accelerate._plan import Plan, generators_of, seeds_of, set_sources
 
@@ -117,6 +117,7 @@ class Fetches:
         self._factor = track.course().factor
         # In worker processes the data set draws from generators of theirs.
         self._draws_here = loader.num_workers == 0
+        self._draws = Draws()
         self._num_fetched = 0
         self._number = 0
         if plan is not None and plan.start is not None:
@@ -135,7 +136,10 @@ class Fetches:
         if self._num_fetched % self._factor == 0:
             self._prepare()
         self._num_fetched += 1
-        return next(self._batches)
+        batch = next(self._batches)
+        if self._draws_here and self._num_fetched % self._factor == 0:
+            self._draws.end()
+        return batch
 
     def settle(self) -> None:
         """The first batch is there, or there is none: all goes on from the checkpoint."""
@@ -172,4 +176,4 @@ class Fetches:
         elif self._plan is not None and self._plan.fetch is not None:
             _noise.restore(self._plan.fetch)
         if self._draws_here:
-            self._track.note_fetch(_noise.capture())
+            self._track.note_fetch(self._draws.begin())
