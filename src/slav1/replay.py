@@ -4,7 +4,7 @@ import csv
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -84,6 +84,21 @@ def replay(rows: Iterable[Mapping[str, Value]], detectors: Sequence[Detector]) -
                 yield breach
             else:
                 yield replace(breach, evidence={**breach.evidence, "segment": str(segment)})
+
+
+def takes_rows(detector: Detector) -> bool:
+    """Whether a detector watches what a row of a series becomes."""
+    return Sample in detector.WATCHES or Round in detector.WATCHES
+
+
+def num_steps_back(rows: Sequence[Mapping[str, Value]]) -> int:
+    """Counts the rows of a series whose step is no higher than that of the row before in
+    the same segment."""
+    return sum(
+        after["step"] <= before["step"]  # type: ignore[operator]
+        for before, after in pairwise(rows)
+        if before.get(SEGMENT_COLUMN) == after.get(SEGMENT_COLUMN)
+    )
 
 
 def _replay_run(

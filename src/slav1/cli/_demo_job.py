@@ -1,6 +1,7 @@
 """The processes of the demo's job: started, looked after, and ended without a remainder."""
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -12,6 +13,9 @@ import psutil
 
 GRACE_S = 2.0
 """Usual time from SIGTERM to SIGKILL, in seconds."""
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
 
 RUN_ID = "SLA_RUN_ID"
 """Variable that names the run; every process of the job inherits it."""
@@ -67,6 +71,7 @@ class Job:
                 stderr=subprocess.STDOUT,
                 # Ctrl-C in the terminal then reaches only us, and we end the job.
                 start_new_session=True,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509 - it is one system call
             )
 
     @property
@@ -122,6 +127,11 @@ class Job:
             )
             return is_ours and process.status() != psutil.STATUS_ZOMBIE
         return False
+
+
+def _end_with_parent() -> None:
+    """Lets the kernel end the job if this demo is killed and can't do it any more."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _send(processes: Iterable[psutil.Process], number: int) -> None:

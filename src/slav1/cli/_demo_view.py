@@ -13,6 +13,9 @@ from slav1.ledger import Entry
 LINE_EVERY_S = 1.0
 """Pause between two plain lines, in seconds."""
 
+REPEAT_EVERY_S = 10.0
+"""Pause before a plain line that says the same again, in seconds."""
+
 DRAW_EVERY_S = 0.25
 """Pause between two live pictures, in seconds: drawing takes time from the ranks."""
 
@@ -64,21 +67,26 @@ class LiveView:
 
 
 class PlainView:
-    """One line a second and one an event; for logs and pipes."""
+    """A line a second while anything changes, and one an event; for logs and pipes."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._next_line_s = 0.0
+        self._repeat_at_s = 0.0
+        self._last = ""
 
     def show_event(self, entry: Entry, elapsed_s: float) -> None:
         if is_shown(entry):
             self._print(event_line(entry, elapsed_s))
 
     def show_progress(self, picture: Picture) -> None:
-        if picture.elapsed_s < self._next_line_s:
+        line = progress_line(picture)
+        if picture.elapsed_s < (self._repeat_at_s if line == self._last else self._next_line_s):
             return
+        self._last = line
         self._next_line_s = picture.elapsed_s + LINE_EVERY_S
-        self._print(Text(f"{picture.elapsed_s:6.1f} s  {progress_line(picture)}"))
+        self._repeat_at_s = picture.elapsed_s + REPEAT_EVERY_S
+        self._print(Text(f"{picture.elapsed_s:6.1f} s  {line}"))
 
     def close(self) -> None:
         pass

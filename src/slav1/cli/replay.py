@@ -1,7 +1,7 @@
 """``sla replay``: what the detectors would have found in a recorded series."""
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +13,7 @@ from slav1.cli._errors import CommandLineError
 from slav1.cli._output import print_note, print_table
 from slav1.cli._run_folder import contract_of, events_of, find_run
 from slav1.contract import Contract, ContractError, Mode, Rule
+from slav1.detectors._detector import Detector
 from slav1.guard import Guard
 from slav1.ledger import Entry, Kind
 from slav1.policy.table import judge
@@ -89,7 +90,27 @@ def _of_series(path: Path, contract: Contract) -> Iterator[Breach]:
     except (ValueError, csv.Error) as error:
         text = str(error) if str(path) in str(error) else f"{path}: {error}"
         raise CommandLineError(text) from error
+    _note_what_limits(path, rows, detectors)
     yield from series.replay(rows, detectors)
+
+
+def _note_what_limits(
+    path: Path, rows: Sequence[Mapping[str, series.Value]], detectors: Sequence[Detector]
+) -> None:
+    """Says on stderr what a reader of the findings should know about the series."""
+    num_back = series.num_steps_back(rows)
+    if num_back:
+        print_note(
+            f"{path}: in {num_back} of {len(rows)} rows step is no higher than in the row before, "
+            "as after a resume; the rows are taken in the order of the file."
+        )
+    needed = {d.RULE: d.NUM_SAMPLES_NEEDED for d in detectors if series.takes_rows(d)}
+    short = sorted(rule for rule, num in needed.items() if num > len(rows))
+    if short:
+        print_note(
+            f"{path}: {len(rows)} rows are fewer than {', '.join(short)} need "
+            f"({', '.join(str(needed[rule]) for rule in short)}) before silence means anything."
+        )
 
 
 def _entry(breach: Breach, rule: Rule) -> Entry:
@@ -121,7 +142,9 @@ def _print(recorded: Path, entries: list[Entry]) -> None:
         header = ["step", "rank", "event", "rule", "action", "what"]
         print_table(header, (_row(entry) for entry in entries))
     num_breaches = sum(entry.kind == "breach" for entry in entries)
-    print_note(f"{recorded}: {num_breaches} breaches in {len(entries)} events.")
+    breaches = "1 breach" if num_breaches == 1 else f"{num_breaches} breaches"
+    events = "1 event" if len(entries) == 1 else f"{len(entries)} events"
+    print_note(f"{recorded}: {breaches} in {events}.")
 
 
 def _row(entry: Entry) -> list[str]:

@@ -2,9 +2,11 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from slav1.cli._demo_interrupts import noted_interrupts
@@ -110,3 +112,25 @@ def test_interrupts_are_noted_and_the_handlers_put_back():
 
     assert interrupts.number == signal.SIGTERM
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+@pytest.mark.ranks
+@pytest.mark.slow
+def test_killed_demo_takes_its_job_with_it(tmp_path):
+    """
+    A demo that is killed with SIGKILL can end nothing any more; the kernel then asks its
+    job to end.
+    """
+    starter = (
+        "import os, sys, time; from pathlib import Path; from slav1.cli._demo_job import *\n"
+        "words = [sys.executable, '-c', 'import time; time.sleep(60)']\n"
+        "environment = environment_of_job(os.environ, run_id='test-orphan', inject=None)\n"
+        f"job = Job(words, environment, Path({str(tmp_path / 'output.log')!r}))\n"
+        "print(job.pid, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", starter], stdout=subprocess.PIPE) as demo:
+        job = psutil.Process(int(demo.stdout.readline()))
+        demo.kill()
+
+    # Where nobody adopts orphans, a zombie is all that remains.
+    wait_for(lambda: not job.is_running() or job.status() == psutil.STATUS_ZOMBIE)

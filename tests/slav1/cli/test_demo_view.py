@@ -50,19 +50,23 @@ def test_before_all_ranks_are_up_it_is_said_what_is_waited_for():
 
 def test_plain_output_is_one_line_a_second_and_one_an_event():
     """
-    However often progress is told, a log gets one line of it a second; events come at once.
+    However often progress is told, a log gets one line of it a second, and what stays the
+    same much less often; events come at once.
     """
     output = io.StringIO()
     view = PlainView(Console(file=output, width=100))
     for tenths in range(30):
-        view.show_progress(picture(elapsed_s=tenths / 10))
+        moving = (rank(0, step=tenths), rank(1, step=tenths))
+        view.show_progress(picture(elapsed_s=tenths / 10, ranks=moving))
+    for tenths in range(30, 100):
+        view.show_progress(picture(elapsed_s=tenths / 10, ranks=moving))
     view.show_event(BREACH, 2.9)
 
     lines = output.getvalue().splitlines()
 
-    assert len(lines) == 4
-    assert "breach" in lines[3]
-    assert "Rank 1 [stuck] sits." in lines[3]
+    assert len(lines) == 5
+    assert "breach" in lines[4]
+    assert "Rank 1 [stuck] sits." in lines[4]
 
 
 def test_live_output_shows_every_rank():

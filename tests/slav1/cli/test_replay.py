@@ -208,3 +208,17 @@ def test_a_series_is_judged_by_the_contract_given(sla, tmp_path):
 
     assert sla("replay", path, "--contract", quiet).status == 0
     assert sla("replay", path, "--contract", bad).status == 2
+
+
+def test_what_limits_a_replay_is_said(sla, tmp_path):
+    """
+    Steps that fall back and a series that is too short for a rule are said on stderr, so
+    that silence is not taken for health; a long series in order gets neither line.
+    """
+    short = tmp_path / "short.csv"
+    short.write_text("step,loss\n" + "".join(f"{step},2.0\n" for step in (0, 1, 2, 1, 2, 3)))
+    long = write_csv(tmp_path / "long.csv", list(healthy(3000).values()))
+
+    assert "in 1 of 6 rows step is no higher" in sla("replay", str(short)).err
+    assert "6 rows are fewer than" in sla("replay", str(short)).err
+    assert "rows" not in sla("replay", str(long)).err
