@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from functools import singledispatchmethod
-from typing import Any
+from typing import Any, cast
 
 from slav1.breach import Breach, Status
 from slav1.contract import Contract
@@ -11,10 +11,12 @@ from slav1.coordinator.closing import last_word, write_counts
 from slav1.coordinator.decisions import Decisions, Send
 from slav1.coordinator.job_guard import JobGuard
 from slav1.coordinator.journal import Journal
+from slav1.coordinator.meetings import Answer, Meetings
 from slav1.coordinator.membership import PAUSE_S, Membership
 from slav1.coordinator.standstill import Standstill
 from slav1.coordinator.strangers import Strangers
 from slav1.decision import Action
+from slav1.ledger import Kind
 from slav1.policy import judge
 
 BEAT_EVERY_S = 1.0
@@ -55,6 +57,7 @@ class Coordinator:
         self._decisions = Decisions(journal, send)
         self._guard = JobGuard(contract, world_size)
         self._standstill = Standstill(contract, self._membership, send)
+        self._meetings = Meetings(self._membership, journal)
         self._strangers = Strangers()
         self._num_batches: dict[int, int | None] = {}
         self._lost: set[int] = set()
@@ -103,6 +106,7 @@ class Coordinator:
         self._judge_standstill(self._standstill.judge(now_s))
         self._look_if_silent()
         self._answer_state_requests()
+        self._answer_meetings(self._meetings.on_tick(now_s))
         for node in self._membership.newly_silent(now_s):
             self._decisions.on_node_silent(node)
             notices.node_silent(self._journal, node, self._membership.ranks_of(node))
@@ -172,6 +176,8 @@ class Coordinator:
         in_order = message.reason in messages.IN_ORDER
         self._is_orderly = self._is_orderly and in_order
         self._decisions.on_rank_left(message.rank, is_lost=message.is_lost, in_order=in_order)
+        how = "is lost" if message.is_lost else f"has left ({message.reason})"
+        self._answer_meetings(self._meetings.on_rank_gone(message.rank, how))
 
     @_on.register
     def _(self, message: messages.Report, node: int) -> None:
@@ -198,10 +204,11 @@ class Coordinator:
     def _(self, message: messages.RankNote, node: int) -> None:
         del node
         self._journal.note(
-            "notice",
+            cast("Kind", message.kind),
             message.message,
             rank=message.rank,
             step=message.step,
+            rule=message.rule,
             evidence=message.evidence,
         )
 
@@ -224,12 +231,21 @@ class Coordinator:
         self._answer_state_requests()
 
     @_on.register
+    def _(self, message: messages.RankMeets, node: int) -> None:
+        self._answer_meetings(self._meetings.add(node, message, self._now_s))
+
+    @_on.register
     def _(self, message: messages.NodeDone, node: int) -> None:
         self._membership.done[node] = message
 
     def _answer_state_requests(self) -> None:
         for node, answer in self._guard.answers(self._now_s):
             self._send(node, answer)
+
+    def _answer_meetings(self, answers: Iterable[Answer]) -> None:
+        for nodes, message in answers:
+            for node in nodes:
+                self._send(node, message)
 
     def _find(self, breach: Breach) -> None:
         """One finding: surveyed if silence alone can't name a rank, judged otherwise."""
@@ -275,6 +291,8 @@ class Coordinator:
         ranks = self._membership.ranks_of(node)
         self._lost.update(ranks)
         self._decisions.on_node_lost(node)
+        for rank in ranks:
+            self._answer_meetings(self._meetings.on_rank_gone(rank, "is lost with its node"))
         breach = notices.node_lost(node, ranks)
         if self._decisions.ending is not None:
             self._journal.note("notice", breach.message, evidence=breach.evidence)

@@ -6,7 +6,14 @@ import msgspec
 import zmq
 
 from slav1.coordinator import messages
-from slav1.coordinator.transport import IDENTITY, LINGER_MS, MAX_BYTES, KeyPair, MessageError
+from slav1.coordinator.transport import (
+    IDENTITY,
+    LINGER_MS,
+    MAX_BYTES,
+    KeyPair,
+    MessageError,
+    in_frames,
+)
 
 
 class UnreachableError(OSError):
@@ -55,7 +62,7 @@ class Dialer:
             MessageError: If it is no message of ours; it is gone then.
         """
         try:
-            raw = self.socket.recv(zmq.NOBLOCK)
+            raw = b"".join(self.socket.recv_multipart(zmq.NOBLOCK))
         except zmq.Again:
             return None
         try:
@@ -66,7 +73,7 @@ class Dialer:
     def send(self, message: messages.FromNode) -> None:
         """Sends one message. Never waits: whoever watches must not be held up."""
         try:
-            self.socket.send(messages.encode(message), zmq.NOBLOCK)
+            self.socket.send_multipart(in_frames(messages.encode(message)), zmq.NOBLOCK)
         except zmq.Again:
             self.num_lost += 1
 

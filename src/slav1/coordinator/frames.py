@@ -22,9 +22,13 @@ _MAYBE_COLLECTIVES = (
     "/torch/nn/parallel/distributed.py",
     "/torch/_ops.py",
 )
+# Meetings of all ranks that are ours; what they wait in lies a few frames further in.
+_MEETINGS = ("/slav1/session/answers.py", "/slav1/session/store_peers.py")
+_MEETING_DEPTH = 3
 # Host functions that read a collective's result: with a device, the wait is there.
 _READS = (" _broadcast_sigterm_tensor", " reduce_boolean_decision")
 _PASSED_THROUGH = (
+    *_MEETINGS,
     *_COLLECTIVES,
     *_MAYBE_COLLECTIVES,
     "/torch/autograd/__init__.py",
@@ -53,6 +57,8 @@ def waits_for_peers(position: Position) -> bool:
     state = position.pulse.process_state
     if state in "TD" or not position.stack:
         return False
+    if _is_in_meeting(position):
+        return True
     innermost = position.stack[0]
     if any(part in innermost for part in _COLLECTIVES) or innermost.endswith(_READS):
         return True
@@ -98,6 +104,8 @@ def operation(position: Position) -> str:
     """What a rank that waits is called to do, for people."""
     if not position.stack:
         return "an unknown operation"
+    if _is_in_meeting(position):
+        return "a meeting of all ranks"
     name = position.stack[0].rsplit(" ", 1)[-1]
     return "the gradient sync" if name == "_engine_run_backward" else name
 
@@ -105,6 +113,11 @@ def operation(position: Position) -> str:
 def short(frame: str) -> str:
     """A frame without the path that all installed packages have in common."""
     return _PACKAGES.sub("", frame)
+
+
+def _is_in_meeting(position: Position) -> bool:
+    inner = position.stack[:_MEETING_DEPTH]
+    return any(part in frame for frame in inner for part in _MEETINGS)
 
 
 def _inside_of_fit(position: Position) -> Iterator[str]:

@@ -61,5 +61,8 @@ class JobGuard:
 
     def answers(self, now_s: float) -> Iterator[tuple[int, StateAnswer]]:
         """Yields the answers that are due, each with the node it goes to."""
-        for node, rank in self._requests.take(self._rounds.newest, now_s):
-            yield node, StateAnswer(rank=rank, state=self._guard.state_dict())
+        for node, asked in self._requests.take(self._rounds.newest, now_s):
+            yield (
+                node,
+                StateAnswer(rank=asked.rank, number=asked.number, state=self._guard.state_dict()),
+            )

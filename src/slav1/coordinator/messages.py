@@ -85,6 +85,8 @@ class RankNote(msgspec.Struct, tag=True, kw_only=True):
     step: int | None
     message: str
     evidence: dict[str, Any] = {}
+    kind: str = "notice"
+    rule: str | None = None
 
 
 class Survey(msgspec.Struct, tag=True, kw_only=True):
@@ -117,6 +119,21 @@ class StateAsked(msgspec.Struct, tag=True, kw_only=True):
     rank: int
     step: int | None = None
     """Step that they must include; None if it does not matter."""
+    number: int = 0
+    """Number of the rank's question."""
+
+
+class RankMeets(msgspec.Struct, tag=True, kw_only=True):
+    """A rank has come to a meeting of all ranks, or still waits there."""
+
+    rank: int
+    topic: str
+    count: int
+    """Counts the meetings with this topic, from 0."""
+    limit_s: float
+    """How long it waits for the others, in seconds."""
+    value: bytes
+    """What it brings, encoded."""
 
 
 class NodeDone(msgspec.Struct, tag=True, kw_only=True):
@@ -173,6 +190,21 @@ class StateAnswer(msgspec.Struct, tag=True, kw_only=True):
 
     rank: int
     state: Any
+    number: int = 0
+    """Number of the rank's question."""
+
+
+class RanksMet(msgspec.Struct, tag=True, kw_only=True):
+    """What became of a meeting, for all ranks that came."""
+
+    topic: str
+    count: int
+    values: list[bytes] = []
+    """What each rank brought, in rank order; none if the meeting failed."""
+    arrived: list[int] = []
+    missing: list[int] = []
+    reason: str = ""
+    """Why the meeting failed; empty if it did not."""
 
 
 class Beat(msgspec.Struct, tag=True, kw_only=True):
@@ -196,9 +228,12 @@ FromNode = (
     | Acknowledged
     | CarriedOut
     | StateAsked
+    | RankMeets
     | NodeDone
 )
-FromCoordinator = Hold | Schedule | Release | AskSurvey | End | StateAnswer | Beat | Dismissed
+FromCoordinator = (
+    Hold | Schedule | Release | AskSurvey | End | StateAnswer | RanksMet | Beat | Dismissed
+)
 
 encode = msgspec.msgpack.Encoder().encode
 decode_from_node = msgspec.msgpack.Decoder(FromNode).decode

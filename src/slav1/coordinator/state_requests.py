@@ -21,18 +21,17 @@ class StateRequests:
         """Takes in what a rank of ``node`` asks."""
         self._open.append((node, asked, now_s + LATEST_S))
 
-    def take(self, newest_step: int, now_s: float) -> list[tuple[int, int]]:
-        """Returns node and rank of those to be answered now.
+    def take(self, newest_step: int, now_s: float) -> list[tuple[int, StateAsked]]:
+        """Returns the questions to be answered now, each with the node it came from.
 
         Args:
             newest_step: Last step that all ranks' samples are there of; -1 if none.
             now_s: Monotonic clock, in seconds.
         """
-        due = [
-            (node, asked.rank)
-            for node, asked, latest_s in self._open
-            if asked.step is None or asked.step <= newest_step or now_s >= latest_s
+        is_due = [
+            asked.step is None or asked.step <= newest_step or now_s >= latest_s
+            for _, asked, latest_s in self._open
         ]
-        ranks = {rank for _, rank in due}
-        self._open = [each for each in self._open if each[1].rank not in ranks]
+        due = [each[:2] for each, is_now in zip(self._open, is_due, strict=True) if is_now]
+        self._open = [each for each, is_now in zip(self._open, is_due, strict=True) if not is_now]
         return due

@@ -21,11 +21,15 @@ LINGER_MS = 500
 _HANDSHAKE_MS = 5000
 _MAX_EVENTS = 1000
 
+FRAME_BYTES = 1 << 20
+"""Longest frame, in bytes; a longer message goes out in several, all or none."""
+
 IDENTITY = b"node-"
 """What a node is called by, before its number."""
 
 MAX_BYTES = 4 << 20
-"""Longest message, in bytes: what a stranger can make us keep before it is turned away."""
+"""Longest frame that is taken, in bytes: what a stranger can make us keep before it is
+turned away."""
 
 
 class KeyPair(NamedTuple):
@@ -154,8 +158,8 @@ class Listener:
         except zmq.Again:
             return None
         try:
-            identity, raw = frames
-            return int(identity.removeprefix(IDENTITY)), messages.decode_from_node(raw)
+            node = int(frames[0].removeprefix(IDENTITY))
+            return node, messages.decode_from_node(b"".join(frames[1:]))
         except (ValueError, msgspec.MsgspecError, RecursionError) as error:
             raise MessageError(
                 f"a message of node {frames[0]!r:.40} can't be read: {error}"
@@ -163,7 +167,7 @@ class Listener:
 
     def send(self, node: int, message: messages.FromCoordinator) -> None:
         """Sends one message to one node; a node that is gone loses it."""
-        frames = [b"%s%d" % (IDENTITY, node), messages.encode(message)]
+        frames = [b"%s%d" % (IDENTITY, node), *in_frames(messages.encode(message))]
         try:
             self.socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again:
@@ -176,6 +180,11 @@ class Listener:
         self.events.close(linger=0)
         self.gatekeeper.close()
         self.socket.close()
+
+
+def in_frames(raw: bytes) -> list[bytes]:
+    """Cuts an encoded message into the frames that it is sent in."""
+    return [raw[at : at + FRAME_BYTES] for at in range(0, len(raw), FRAME_BYTES)]
 
 
 def bracketed(host: str) -> str:

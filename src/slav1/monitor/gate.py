@@ -1,17 +1,18 @@
 """The node's local socket: ranks of this user and this run come in, nobody else."""
 
 import array
-import contextlib
 import hmac
 import os
 import socket
 import struct
+from collections import deque
 from collections.abc import Iterable
 
 import msgspec
 
 from slav1.coordinator.transport import MessageError
 from slav1.session import messages
+from slav1.session.parts import MAX_WHOLE_BYTES, cut
 
 _MAX_FDS = 2
 
@@ -79,6 +80,9 @@ class Connection:
         self.socket = caller
         self.pid = pid
         """Its process id, as the kernel tells it to this process."""
+        self._unsent: deque[bytes] = deque()
+        self._num_unsent_bytes = 0
+        self._num_sent = 0
 
     def receive(self) -> tuple[messages.FromRank | None, list[int]]:
         """Reads one message and the descriptors that came with it.
@@ -108,10 +112,37 @@ class Connection:
             close_all(fds)
             raise MessageError(f"a message of process {self.pid} can't be read: {error}") from error
 
+    @property
+    def is_sending(self) -> bool:
+        """Whether something waits until the caller has read what came before it."""
+        return bool(self._unsent)
+
     def send(self, message: messages.FromMonitor) -> None:
-        """Sends one message; a caller that is gone or does not read loses it."""
-        with contextlib.suppress(OSError):
-            self.socket.send(messages.encode(message))
+        """Sends one message, as far as the caller has room for it; :meth:`flush` the rest.
+
+        A caller that is gone, or has not read for very long, loses it.
+        """
+        raw = messages.encode(message)
+        if self._num_unsent_bytes + len(raw) > MAX_WHOLE_BYTES:
+            return
+        self._num_sent += 1
+        pieces = list(cut(raw, self._num_sent))
+        self._unsent.extend(pieces)
+        self._num_unsent_bytes += sum(map(len, pieces))
+        self.flush()
+
+    def flush(self) -> None:
+        """Sends what waits, as far as the caller has room for it."""
+        while self._unsent:
+            try:
+                self.socket.send(self._unsent[0])
+            except BlockingIOError:
+                return
+            except OSError:
+                self._unsent.clear()
+                self._num_unsent_bytes = 0
+                return
+            self._num_unsent_bytes -= len(self._unsent.popleft())
 
     def close(self) -> None:
         """Hangs up."""

@@ -15,12 +15,14 @@ from slav1.monitor.ender import Ending
 from slav1.monitor.gate import Connection
 from slav1.monitor.lifeline import Lifeline
 from slav1.monitor.lookout import Lookout
+from slav1.monitor.meetings import NodeMeetings
 from slav1.monitor.node_decision import NodeDecision
 from slav1.monitor.relay import RELAYED, relayed
 from slav1.monitor.rings import Rings
 from slav1.monitor.survey import Survey
 from slav1.monitor.watched_rank import WatchedRank
 from slav1.session import messages as local
+from slav1.session.parts import Part
 
 
 class NodeMonitor:
@@ -50,6 +52,7 @@ class NodeMonitor:
         """Ranks under watch, those that left included until the end."""
         self._lifeline = Lifeline(contract, monotonic())
         self._decision = NodeDecision(self.ranks, send)
+        self._meetings = NodeMeetings(self.ranks, send)
         self._strangers = Strangers()
         self._survey: Survey | None = None
         self._ending: Ending | None = None
@@ -64,7 +67,8 @@ class NodeMonitor:
     @property
     def is_busy(self) -> bool:
         """Whether something is under way that wants a look every millisecond or two."""
-        return self._decision.is_under_way or self._survey is not None
+        is_sending = any(rank.connection.is_sending for rank in self.ranks.values())
+        return self._decision.is_under_way or self._survey is not None or is_sending
 
     def join(self, hello: local.Hello, connection: Connection, fds: list[int]) -> WatchedRank:
         """Takes a rank under watch, and its descriptors.
@@ -94,8 +98,14 @@ class NodeMonitor:
 
     def on_rank_message(self, rank: WatchedRank, message: local.FromRank) -> None:
         """Takes in what a rank says."""
-        if isinstance(message, local.Goodbye):
+        if isinstance(message, Part):
+            whole = rank.parts.add(message)
+            if whole is not None:
+                self.on_rank_message(rank, local.decode_from_rank(whole))
+        elif isinstance(message, local.Goodbye):
             self._leave(rank, message.reason)
+        elif isinstance(message, local.Meet):
+            self._meetings.add(rank, message, is_cut=self._lifeline.is_cut(monotonic()))
         elif isinstance(message, RELAYED):
             if isinstance(message, local.Failure):
                 rank.exit_reason = message.error
@@ -139,6 +149,8 @@ class NodeMonitor:
     def look_closely(self, now_s: float) -> None:
         """Looks at what must not wait for the next tick; called often while ``is_busy``."""
         self._decision.look(now_s)
+        for rank in self.ranks.values():
+            rank.connection.flush()
         if self._survey is not None and self._survey.is_complete(now_s):
             survey, self._survey = self._survey, None
             self._send(job.Survey(number=survey.number, positions=survey.positions(now_s)))
@@ -174,7 +186,9 @@ class NodeMonitor:
         return ended
 
     def _look_after_ranks_alone(self, now_s: float) -> None:
-        """Without a coordinator nobody else ends ranks that hang."""
+        """Without a coordinator nobody else ends ranks that hang, or ends what they wait for."""
+        if self._lifeline.is_cut(now_s):
+            self._meetings.on_cut()
         if self._lifeline.has_changed(now_s):
             is_cut = self._lifeline.is_cut(now_s)
             say(
@@ -253,7 +267,12 @@ class NodeMonitor:
     @_on.register
     def _(self, message: job.StateAnswer) -> None:
         if message.rank in self.ranks:
-            self.ranks[message.rank].connection.send(local.State(state=message.state))
+            answer = local.State(state=message.state, number=message.number)
+            self.ranks[message.rank].connection.send(answer)
+
+    @_on.register
+    def _(self, message: job.RanksMet) -> None:
+        self._meetings.on_met(message)
 
     @_on.register
     def _(self, message: job.Beat) -> None:

@@ -12,6 +12,7 @@ from slav1.recorder.layout import Word
 from slav1.recorder.ring import RingReader
 from slav1.sample import Pulse, Sample
 from slav1.session.messages import Hello
+from slav1.session.parts import Joiner
 
 _PHASES = {int(phase): phase for phase in Phase}
 _BEAT_EVERY_S = 1.0
@@ -37,6 +38,8 @@ class WatchedRank:
         self.stacks = StackFile(fds[1], hello.thread)
         self.exit_reason: str | None = None
         self.has_left = False
+        self.parts = Joiner()
+        """Puts together what the rank had to cut."""
         self._clock_starts_s = float("-inf")
         self._ring = RingReader(self.block.words, self.block.records)
         self._state, self._state_time_s = "R", float("-inf")

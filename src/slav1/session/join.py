@@ -1,14 +1,16 @@
 """Joining a run: rank 0 opens it, local rank 0 of each node starts the monitor."""
 
+import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from slav1.contract import Contract
 from slav1.session.open_run import JOIN_LIMIT_S, RunSettings, monitor_config, open_run
-from slav1.session.rendezvous import Rendezvous
+from slav1.session.rendezvous import Rendezvous, store_of_group
 from slav1.session.session import Session, SessionError
 from slav1.session.start_monitor import MonitorStartError, RunningMonitor, start_monitor
+from slav1.session.store_peers import StorePeers
 from slav1.session.ticket import Ticket
 
 __all__ = ["JOIN_LIMIT_S", "RunSettings", "join"]
@@ -55,6 +57,8 @@ def join(
         run_folder=Path(ticket.run_folder),
         num_slots=watch.ring_slots,
         attempt=ticket.attempt,
+        world_size=settings.world_size,
+        spare=_spare(settings, ticket),
     )
     if monitor is not None:
         session.own(monitor)
@@ -72,6 +76,15 @@ def join(
             session.leave("not_joined")
             raise
     return session
+
+
+def _spare(settings: RunSettings, ticket: Ticket) -> StorePeers | None:
+    """How the ranks of this run meet where no monitor is; None if they can't."""
+    store = store_of_group()
+    if store is None:
+        return None
+    name = hashlib.sha256(ticket.token.encode()).hexdigest()[:16]
+    return StorePeers(store, rank=settings.rank, world_size=settings.world_size, name=name)
 
 
 def _open_for_all(

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Sequence
 from time import monotonic_ns
 
-import msgspec
-
 from slav1.session import messages
+from slav1.session.answers import UNNUMBERED, Answers
+from slav1.session.parts import cut
 
 ANSWER_LIMIT_S = 3.0
 """How long an answer of the monitor is waited for, in seconds."""
@@ -25,7 +25,10 @@ class SessionError(RuntimeError):
 
 
 class MonitorLink:
-    """Says and asks; never waits for long, and takes a monitor that is gone quietly."""
+    """Says and asks; never waits for long, and takes a monitor that is gone quietly.
+
+    Used by several threads: a save in the background asks while training goes on.
+    """
 
     def __init__(self, address: str, limit_s: float) -> None:
         """Connects, trying again while the monitor of this node is still starting.
@@ -45,6 +48,10 @@ class MonitorLink:
             self._socket.close()
             raise
         self._socket.settimeout(ANSWER_LIMIT_S)
+        self._answers = Answers(self._socket)
+        # Reentrant: a signal handler may have something to say while its thread speaks.
+        self._speaks = threading.RLock()
+        self._num_said = 0
 
     def join(self, hello: messages.Hello, fds: Sequence[int]) -> None:
         """Introduces this rank.
@@ -52,10 +59,11 @@ class MonitorLink:
         Raises:
             SessionError: If the monitor does not take it.
         """
+        self._answers.expect(UNNUMBERED)
         self._socket.settimeout(WELCOME_LIMIT_S)
         with contextlib.suppress(OSError):
             socket.send_fds(self._socket, [messages.encode(hello)], fds)
-        answer = self.hear()
+        answer = self._answers.wait(UNNUMBERED, WELCOME_LIMIT_S)
         self._socket.settimeout(ANSWER_LIMIT_S)
         if not isinstance(answer, messages.Welcome):
             reason = "it did not answer; perhaps the run has ended already"
@@ -65,40 +73,55 @@ class MonitorLink:
 
     def is_open(self) -> bool:
         """Whether the monitor's end is still there."""
+        if self._answers.has_ended:
+            return False
         poll = select.poll()
-        poll.register(self._socket, 0)
+        try:
+            poll.register(self._socket, 0)
+        except ValueError:
+            # Another thread hung up in this very moment.
+            return False
         return not poll.poll(0)
 
     def say(self, message: messages.FromRank) -> None:
         """Says something; a monitor that is gone or stuck does not hear it."""
-        with contextlib.suppress(OSError):
-            self._socket.send(_encoded(message))
+        raw = _encoded(message)
+        with self._speaks, contextlib.suppress(OSError):
+            self._num_said += 1
+            for piece in cut(raw, self._num_said):
+                self._socket.send(piece)
 
-    def ask(self, question: messages.FromRank) -> messages.FromMonitor | None:
-        """Says something and returns the answer; None if none comes in time."""
-        self._forget_late_answers()
+    def take_leave(self, goodbye: messages.Goodbye) -> None:
+        """Says goodbye and waits until the monitor has taken it in."""
+        self._answers.expect(UNNUMBERED)
+        self.say(goodbye)
+        self._answers.wait(UNNUMBERED, ANSWER_LIMIT_S)
+
+    def question(self) -> int:
+        """Returns the number that a question must carry; :meth:`ask` it then."""
+        return self._answers.new_number()
+
+    def ask(
+        self, number: int, question: messages.FromRank, limit_s: float = ANSWER_LIMIT_S
+    ) -> messages.FromMonitor | None:
+        """Says something and returns the answer; None if none comes in time.
+
+        Args:
+            number: What :meth:`question` returned; the question carries it. Asking again
+                with the same number is no new question.
+            question: What is said.
+            limit_s: How long to wait, in seconds.
+        """
         self.say(question)
-        return self.hear()
+        return self._answers.wait(number, limit_s)
 
-    def hear(self) -> messages.FromMonitor | None:
-        """Reads one answer; None if none comes in time."""
-        try:
-            raw = self._socket.recv(messages.MAX_BYTES)
-            return messages.decode_from_monitor(raw) if raw else None
-        except (OSError, msgspec.MsgspecError):
-            return None
+    def forget(self, number: int) -> None:
+        """The answer of this number was taken, or is not wanted any more."""
+        self._answers.forget(number)
 
     def close(self) -> None:
         """Hangs up."""
-        self._socket.close()
-
-    def _forget_late_answers(self) -> None:
-        """What comes after its asker stopped waiting must not answer the next one."""
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        with contextlib.suppress(OSError):
-            while poll.poll(0) and self._socket.recv(messages.MAX_BYTES):
-                continue
+        self._answers.close()
 
 
 def _dial(caller: socket.socket, address: str, limit_s: float) -> None:

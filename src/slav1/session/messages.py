@@ -4,8 +4,10 @@ from typing import Any
 
 import msgspec
 
+from slav1.session.parts import Part
+
 MAX_BYTES = 1 << 18
-"""Longest message, in bytes; the socket keeps messages whole."""
+"""Longest that is read at once, in bytes; the socket keeps whole what was sent at once."""
 
 
 class Hello(msgspec.Struct, tag=True, kw_only=True):
@@ -34,6 +36,9 @@ class Note(msgspec.Struct, tag=True, kw_only=True):
     message: str
     step: int | None = None
     evidence: dict[str, Any] = {}
+    kind: str = "notice"
+    """Kind of the ledger line."""
+    rule: str | None = None
 
 
 class Facts(msgspec.Struct, tag=True, kw_only=True):
@@ -54,6 +59,22 @@ class AskState(msgspec.Struct, tag=True, kw_only=True):
 
     step: int | None = None
     """Step that they must include; None if it does not matter."""
+    number: int = 0
+    """Counts the questions of this rank; comes back with the answer."""
+
+
+class Meet(msgspec.Struct, tag=True, kw_only=True):
+    """The rank comes to a meeting of all ranks and waits for what each one brought."""
+
+    number: int
+    """Counts the questions of this rank; comes back with the answer."""
+    topic: str
+    count: int
+    """Counts the meetings with this topic, from 0."""
+    limit_s: float
+    """How long the rank waits for the others, in seconds."""
+    value: bytes
+    """What it brings, encoded."""
 
 
 class Goodbye(msgspec.Struct, tag=True, kw_only=True):
@@ -76,14 +97,29 @@ class State(msgspec.Struct, tag=True, kw_only=True):
     """Detector memories as plain values."""
 
     state: Any
+    number: int = 0
+    """Number of the question."""
+
+
+class Met(msgspec.Struct, tag=True, kw_only=True):
+    """What became of a meeting, the same for every rank that came."""
+
+    number: int
+    """Number of the question."""
+    values: list[bytes] = []
+    """What each rank brought, in rank order; none if the meeting failed."""
+    arrived: list[int] = []
+    missing: list[int] = []
+    reason: str = ""
+    """Why the meeting failed; empty if it did not."""
 
 
 class Farewell(msgspec.Struct, tag=True, kw_only=True):
     """The monitor has read everything and will not signal this process again."""
 
 
-FromRank = Hello | Failure | Note | Facts | Restore | AskState | Goodbye
-FromMonitor = Welcome | Refused | State | Farewell
+FromRank = Hello | Failure | Note | Facts | Restore | AskState | Meet | Goodbye | Part
+FromMonitor = Welcome | Refused | State | Met | Farewell | Part
 
 # What a host notes may hold values of its own kinds; their text will do.
 encode = msgspec.msgpack.Encoder(enc_hook=str).encode

@@ -1,6 +1,8 @@
 """How rank 0 hands the ticket of a run to the other ranks."""
 
+import sys
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -61,10 +63,18 @@ class StoreRendezvous:
 
 def job_rendezvous() -> Rendezvous:
     """The rendezvous of this process: the process group's store, if there is a group."""
-    import torch.distributed as dist
+    store = store_of_group()
+    return Alone() if store is None else StoreRendezvous(store())
 
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-        return Alone()
+
+def store_of_group() -> Callable[[], Any] | None:
+    """What returns the store of the process group; None if there is no group of several."""
+    # A process that has not imported torch has no group; it need not import it to know.
+    dist: Any = sys.modules.get("torch.distributed")
+    if dist is None or not (dist.is_available() and dist.is_initialized()):
+        return None
+    if dist.get_world_size() == 1:
+        return None
     from torch.distributed.distributed_c10d import _get_default_store
 
-    return StoreRendezvous(_get_default_store())
+    return _get_default_store

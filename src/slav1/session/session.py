@@ -10,11 +10,13 @@ import threading
 from multiprocessing import util
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any
+from typing import Any, cast
 
+from slav1.checkpoint.peers import Alone, Peers
 from slav1.coordinator.messages import IN_ORDER
 from slav1.coordinator.say import say
 from slav1.decision import Action
+from slav1.ledger import Kind
 from slav1.recorder import Block, Recorder
 from slav1.recorder.block import anonymous_file
 from slav1.recorder.command import CommandReader
@@ -22,6 +24,7 @@ from slav1.recorder.layout import Word
 from slav1.session import messages
 from slav1.session.dying import dying_of
 from slav1.session.link import MonitorLink, SessionError
+from slav1.session.peers import RunPeers, Spare
 from slav1.session.start_monitor import END_LIMIT_S, RunningMonitor
 from slav1.session.unwatched import write_alone
 from slav1.session.vital_signs import VitalSigns
@@ -42,9 +45,19 @@ _CHECK_EVERY_NS = int(CHECK_EVERY_S * 1e9)
 
 
 class Session:
-    """What a host adapter holds while a run is watched. Used by one thread."""
+    """What a host adapter holds while a run is watched. Used by one thread, but for
+    :attr:`peers`, :meth:`note` and :meth:`ask_state`, which any thread may use."""
 
-    def __init__(self, *, rank: int, run_folder: Path, num_slots: int, attempt: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        rank: int,
+        run_folder: Path,
+        num_slots: int,
+        attempt: int = 0,
+        world_size: int = 1,
+        spare: Spare | None = None,
+    ) -> None:
         """Starts to record; nobody watches yet.
 
         Args:
@@ -52,13 +65,26 @@ class Session:
             run_folder: Folder of the run.
             num_slots: Steps the flight ring holds.
             attempt: Counts the starts of this run, from 0.
+            world_size: Ranks of the run.
+            spare: How the ranks meet where no monitor is; None if they can't.
         """
         self.rank = rank
         self.run_folder = run_folder
+        self.attempt = attempt
+        """Start of this run, from 0."""
+        self.peers: Peers = Alone(self._record)
+        """The ranks of this run, for what they do together off the hot path."""
+        if world_size > 1:
+            self.peers = RunPeers(
+                rank=rank,
+                world_size=world_size,
+                link=lambda: self._link,
+                write=self._write,
+                spare=spare,
+            )
         self._block = Block.create(rank=rank, num_slots=num_slots)
         self.recorder = Recorder(self._block)
         self._pid = os.getpid()
-        self._attempt = attempt
         self._link: MonitorLink | None = None
         self._vital_signs: VitalSigns | None = None
         self._is_messenger = False
@@ -157,7 +183,12 @@ class Session:
         """
         if self._link is None or not self.is_monitor_alive():
             return None
-        answer = self._link.ask(messages.AskState(step=step))
+        link = self._link
+        number = link.question()
+        try:
+            answer = link.ask(number, messages.AskState(step=step, number=number))
+        finally:
+            link.forget(number)
         return answer.state if isinstance(answer, messages.State) else None
 
     def leave(self, reason: str) -> None:
@@ -173,7 +204,7 @@ class Session:
         was_watched = self.is_monitor_alive()
         if self._link is not None:
             if was_watched:
-                self._link.ask(messages.Goodbye(reason=reason))
+                self._link.take_leave(messages.Goodbye(reason=reason))
             self._link.close()
             self._link = None
         if not was_watched:
@@ -207,6 +238,8 @@ class Session:
         self._link.say(messages.Goodbye(reason="exit"))
         self._link.close()
         self._link = None
+        if isinstance(self.peers, RunPeers):
+            self.peers.change_over()
         if not self._is_messenger:
             return
         if self._monitor is not None:
@@ -218,7 +251,7 @@ class Session:
         )
         say(message)
         if self._is_beside_coordinator:
-            write_alone(self.run_folder, self._attempt, self.rank, step, message)
+            write_alone(self.run_folder, self.attempt, self.rank, step, message)
 
     def _does_monitor_beat(self) -> bool:
         """Whether a rank that is held should go on waiting for its monitor's word."""
@@ -228,6 +261,37 @@ class Session:
         self._stack_fd = anonymous_file("slav1-stacks")
         faulthandler.register(STACK_SIGNAL, file=self._stack_fd, all_threads=True, chain=True)
         return self._stack_fd
+
+    def _record(
+        self,
+        kind: str,
+        message: str,
+        *,
+        step: int | None = None,
+        rule: str | None = None,
+        **evidence: Any,
+    ) -> None:
+        self._write(
+            messages.Note(message=message, step=step, evidence=evidence, kind=kind, rule=rule)
+        )
+
+    def _write(self, note: messages.Note) -> None:
+        """Brings a line into the ledger, whether or not somebody keeps it."""
+        link = self._link
+        if link is not None and link.is_open():
+            link.say(note)
+            return
+        kind = cast("Kind", note.kind)
+        write_alone(
+            self.run_folder,
+            self.attempt,
+            self.rank,
+            note.step,
+            note.message,
+            kind=kind,
+            rule=note.rule,
+            evidence=note.evidence,
+        )
 
     def _say(self, message: messages.FromRank) -> None:
         if self._link is not None:

@@ -2,14 +2,18 @@
 
 import contextlib
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
+from slav1.breach import Fact
 from slav1.contract import Contract
 from slav1.coordinator.closing import write_counts
 from slav1.coordinator.journal import Journal
 from slav1.coordinator.run_ledger import RunLedger
 from slav1.coordinator.say import say
-from slav1.ledger import Entry, LedgerWriter
+from slav1.ledger import Entry, Kind, LedgerWriter
+
+_NOT_WATCHED: Mapping[str, Fact] = {"is_watched": False}
 
 
 class NoMonitor:
@@ -43,24 +47,38 @@ class NoMonitor:
         return True
 
 
-def write_alone(folder: Path, attempt: int, rank: int, step: int, message: str) -> None:
-    """Writes one notice where the monitor that kept the ledger is gone.
+def write_alone(
+    folder: Path,
+    attempt: int,
+    rank: int,
+    step: int | None,
+    message: str,
+    *,
+    kind: Kind = "notice",
+    rule: str | None = None,
+    evidence: Mapping[str, Fact] = _NOT_WATCHED,
+) -> None:
+    """Writes one line where no monitor keeps the ledger.
 
     Args:
         folder: Folder of the run.
         attempt: Start of the run, from 0.
         rank: Global rank that says it.
-        step: Step it has just ended.
+        step: Step it is about.
         message: One sentence for people.
+        kind: What the line tells.
+        rule: Rule it is about.
+        evidence: Whatever else helps to judge it.
     """
     entry = Entry(
         time_ns=time.time_ns(),
         attempt=attempt,
         rank=rank,
         step=step,
-        kind="notice",
+        kind=kind,
+        rule=rule,
         message=message,
-        evidence={"is_watched": False},
+        evidence=evidence,
     )
     with contextlib.suppress(OSError):
         ledger = LedgerWriter(folder / "ledger.jsonl", on_trouble=say)

@@ -4,6 +4,11 @@ from slav1.coordinator.messages import StateAsked
 from slav1.coordinator.state_requests import LATEST_S, StateRequests
 
 
+def due(requests: StateRequests, newest_step: int, now_s: float) -> list[tuple[int, int]]:
+    """Node and rank of those that are answered."""
+    return [(node, asked.rank) for node, asked in requests.take(newest_step, now_s)]
+
+
 def asking(*steps: int | None) -> StateRequests:
     """Ranks 0, 1, ... of node 3 ask for memories up to these steps, at second 10."""
     requests = StateRequests()
@@ -18,9 +23,9 @@ def test_an_answer_waits_for_the_last_step_of_all_ranks() -> None:
     """
     requests = asking(20)
 
-    assert requests.take(19, 10.0) == []
-    assert requests.take(20, 10.1) == [(3, 0)]
-    assert requests.take(21, 10.2) == []
+    assert due(requests, 19, 10.0) == []
+    assert due(requests, 20, 10.1) == [(3, 0)]
+    assert due(requests, 21, 10.2) == []
 
 
 def test_nobody_waits_for_ever() -> None:
@@ -29,8 +34,8 @@ def test_nobody_waits_for_ever() -> None:
     """
     requests = asking(20)
 
-    assert requests.take(19, 10.0 + 0.9 * LATEST_S) == []
-    assert requests.take(19, 10.0 + LATEST_S) == [(3, 0)]
+    assert due(requests, 19, 10.0 + 0.9 * LATEST_S) == []
+    assert due(requests, 19, 10.0 + LATEST_S) == [(3, 0)]
 
 
 def test_whoever_needs_no_step_is_answered_at_once() -> None:
@@ -40,5 +45,5 @@ def test_whoever_needs_no_step_is_answered_at_once() -> None:
     """
     requests = asking(None, 20)
 
-    assert requests.take(-1, 10.0) == [(3, 0)]
-    assert requests.take(20, 10.1) == [(3, 1)]
+    assert due(requests, -1, 10.0) == [(3, 0)]
+    assert due(requests, 20, 10.1) == [(3, 1)]

@@ -69,9 +69,10 @@ class Gatekeeper:
 
 def friendly(message: Any) -> Any:
     """A monitor as it should be."""
+    if isinstance(message, messages.AskState):
+        return messages.State(state={"x": 1}, number=message.number)
     return {
         messages.Hello: messages.Welcome(),
-        messages.AskState: messages.State(state={"x": 1}),
         messages.Goodbye: messages.Farewell(),
     }.get(type(message))
 

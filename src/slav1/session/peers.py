@@ -1,0 +1,158 @@
+"""How the ranks of a watched run meet: through their monitors and the coordinator."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Protocol, get_args
+
+import msgspec
+
+from slav1.checkpoint.peers import PeersMissingError
+from slav1.ledger import Kind
+from slav1.session import messages
+from slav1.session.link import MonitorLink
+
+REPEAT_S = 10.0
+"""Pause after which a rank that waits says so again, in seconds: its first word, or the
+answer, may be lost with a connection between two nodes."""
+
+ANSWER_MARGIN_S = 15.0
+"""How long after its own limit a rank waits for the common answer, in seconds. Longer than
+a silence that is told of."""
+
+MAX_VALUE_BYTES = 1 << 24
+"""Most that a rank may bring to a meeting, encoded, in bytes."""
+
+
+class Spare(Protocol):
+    """Another way to meet, for when a monitor is gone; all ranks change to it alike."""
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether any rank has changed to it."""
+        ...
+
+    def change_over(self) -> None:
+        """Lets all ranks change to it."""
+        ...
+
+    def fail(self, topic: str, count: int, reason: str) -> None:
+        """Lets whoever comes to this meeting there fail at once, as others have."""
+        ...
+
+    def gather(self, topic: str, count: int, raw: bytes, limit_s: float) -> list[bytes]:
+        """Collective. Meets there."""
+        ...
+
+
+class RunPeers:
+    """The ranks of a run, by its monitors as long as all of these live.
+
+    A meeting that a monitor's death interrupts fails on all ranks that have no answer yet,
+    and later ones go the other way, if there is one.
+    """
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        world_size: int,
+        link: Callable[[], MonitorLink | None],
+        write: Callable[[messages.Note], None],
+        spare: Spare | None,
+    ) -> None:
+        """Starts before the first meeting.
+
+        Args:
+            rank: Global rank of this process.
+            world_size: Ranks of the run.
+            link: Returns the connection to the monitor; None when there is none.
+            write: Brings a line into the ledger.
+            spare: The way without monitors; None if there is none.
+        """
+        self.rank = rank
+        self.world_size = world_size
+        self._link = link
+        self._write = write
+        self._spare = spare
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def gather(self, topic: str, value: Any, *, limit_s: float) -> list[Any]:
+        raw = _encoded(topic, value)
+        with self._lock:
+            count = self._counts[topic]
+            self._counts[topic] += 1
+        link = self._link()
+        if self._spare is not None and (self._spare.is_in_use or link is None):
+            return [_decoded(each) for each in self._spare.gather(topic, count, raw, limit_s)]
+        if link is None:
+            raise self._interrupted(topic, count, "no monitor is there any more")
+        number = link.question()
+        try:
+            question = messages.Meet(
+                number=number, topic=topic, count=count, limit_s=limit_s, value=raw
+            )
+            met = self._meet(link, question)
+        finally:
+            link.forget(number)
+        if met.reason:
+            raise PeersMissingError(
+                topic=topic, missing=met.missing, arrived=met.arrived, reason=met.reason
+            )
+        return [_decoded(each) for each in met.values]
+
+    def record(
+        self,
+        kind: str,
+        message: str,
+        *,
+        step: int | None = None,
+        rule: str | None = None,
+        **evidence: Any,
+    ) -> None:
+        if kind not in get_args(Kind):
+            raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, got {kind!r}.")
+        self._write(
+            messages.Note(message=message, step=step, evidence=evidence, kind=kind, rule=rule)
+        )
+
+    def change_over(self) -> None:
+        """The monitor of this rank is gone: lets all ranks meet in the other way."""
+        if self._spare is not None:
+            self._spare.change_over()
+
+    def _meet(self, link: MonitorLink, question: messages.Meet) -> messages.Met:
+        deadline_s = monotonic() + question.limit_s + ANSWER_MARGIN_S
+        while True:
+            wait_s = min(REPEAT_S, deadline_s - monotonic())
+            answer = link.ask(question.number, question, max(0.0, wait_s))
+            if isinstance(answer, messages.Met):
+                return answer
+            if not link.is_open():
+                reason = f"the monitor that rank {self.rank} spoke through has ended"
+                raise self._interrupted(question.topic, question.count, reason)
+            if monotonic() >= deadline_s:
+                reason = f"the monitor of rank {self.rank} does not answer"
+                raise self._interrupted(question.topic, question.count, reason)
+
+    def _interrupted(self, topic: str, count: int, reason: str) -> PeersMissingError:
+        if self._spare is not None:
+            self._spare.fail(topic, count, reason)
+        self.change_over()
+        return PeersMissingError(topic=topic, missing=(), arrived=[self.rank], reason=reason)
+
+
+def _encoded(topic: str, value: Any) -> bytes:
+    raw = msgspec.msgpack.encode(value)
+    if len(raw) > MAX_VALUE_BYTES:
+        raise ValueError(
+            f"What a rank brings to the meeting {topic!r} has {len(raw)} bytes encoded; at most "
+            f"{MAX_VALUE_BYTES} are taken. Send a digest of it instead."
+        )
+    return raw
+
+
+def _decoded(raw: bytes) -> Any:
+    return msgspec.msgpack.decode(raw)
