@@ -1,0 +1,168 @@
+"""The commit: the moment at which something that was written becomes a checkpoint."""
+
+import contextlib
+from pathlib import Path
+
+from slav1.checkpoint._disk import Disk, remove
+from slav1.checkpoint._names import MANIFEST, Writer, beside, recognise, rejected_name, sidecar_of
+from slav1.checkpoint._seal import folders_of
+from slav1.checkpoint.digests import Digest, digest_file
+from slav1.checkpoint.generations import Generations, read_generations
+from slav1.checkpoint.manifest import Manifest, ManifestError
+from slav1.checkpoint.verify import check_members
+
+
+def commit_folder(staging: Path, path: Path, manifest: Manifest, spare: Path, disk: Disk) -> None:
+    """Gives a sealed folder its final name, manifest inside.
+
+    Args:
+        staging: The folder, all its files flushed.
+        path: Its final name; what lies there is replaced.
+        manifest: What it is.
+        spare: Free name for what is replaced, where names can't be swapped in one step.
+        disk: Where they lie.
+    """
+    disk.write(staging / MANIFEST, manifest.to_json().encode())
+    disk.fsync(staging / MANIFEST)
+    for folder in folders_of(staging, list(manifest.members)):
+        disk.fsync(folder)
+    if not path.exists() and not path.is_symlink():
+        disk.rename(staging, path)
+        disk.fsync(path.parent)
+        return
+    old = staging
+    if not disk.exchange(staging, path):
+        # Between the two renames nothing has the final name: a start then finds `spare`.
+        disk.rename(path, spare)
+        disk.fsync(path.parent)
+        disk.rename(staging, path)
+        old = spare
+    disk.fsync(path.parent)
+    _remove_old(old, path, disk)
+
+
+def commit_file(
+    staging: Path,
+    path: Path,
+    manifest: Manifest,
+    present: Manifest | Digest | None,
+    disk: Disk,
+) -> None:
+    """Gives a sealed file its final name, manifest beside it.
+
+    Args:
+        staging: The file, flushed.
+        path: Its final name; what lies there is replaced.
+        manifest: What it is.
+        present: What lies under the name now; see :func:`what_lies_at`.
+        disk: Where they lie.
+    """
+    generations = Generations(
+        new=manifest,
+        previous=present if isinstance(present, Manifest) else None,
+        foreign=present if isinstance(present, Digest) else None,
+    )
+    sidecar = sidecar_of(staging)
+    disk.write(sidecar, generations.to_json().encode())
+    disk.fsync(sidecar)
+    disk.rename(sidecar, sidecar_of(path))
+    disk.fsync(path.parent)
+    if path.is_dir() and not path.is_symlink():
+        _replace_folder(staging, path, disk)
+        return
+    disk.rename(staging, path)
+    disk.fsync(path.parent)
+
+
+def what_lies_at(path: Path, manifest: Manifest) -> Manifest | Digest | None:
+    """What a single file that is about to be replaced is, by its contents.
+
+    Returns:
+        Its manifest if it is a checkpoint of ours and whole, its digest if not, None if
+        there is nothing.
+    """
+    if path.is_symlink() or not path.is_file():
+        return None
+    try:
+        generations = read_generations(path)
+    except ManifestError:
+        generations = None
+    for one in generations.manifests if generations else []:
+        if not check_members(path, one, one.members, from_medium=False):
+            return one
+    return digest_file(path, manifest.digest)
+
+
+def set_aside(path: Path, disk: Disk) -> Path:
+    """Renames a checkpoint so that nobody takes it for a good one; deletes nothing.
+
+    Returns:
+        Its new name.
+    """
+    aside = rejected_name(path)
+    sidecar = sidecar_of(path)
+    disk.rename(path, aside)
+    if sidecar.exists():
+        disk.rename(sidecar, sidecar_of(aside))
+    disk.fsync(path.parent)
+    return aside
+
+
+def discard(path: Path, spare: Path, disk: Disk) -> None:
+    """Removes a checkpoint that may go. A crash half-way leaves nothing that looks like one."""
+    disk.rename(path, spare)
+    disk.fsync(path.parent)
+    remove(disk, spare)
+    sidecar = sidecar_of(path)
+    if sidecar.exists():
+        disk.unlink(sidecar)
+    disk.fsync(path.parent)
+
+
+def sweep(folder: Path, me: Writer, disk: Disk) -> list[tuple[Path, int]]:
+    """Clears away what dead writers left beside the checkpoints of a folder.
+
+    What they were making is removed unread. What they were replacing goes back to its name
+    if nothing has taken it, since it may be all there is.
+
+    Returns:
+        The saves that were in flight and are lost: target and step.
+    """
+    found = [recognise(path) for path in sorted(folder.iterdir())] if folder.is_dir() else []
+    gone = [left for left in found if left is not None and left.writer.is_gone(me)]
+    if gone:
+        # A dead writer may not have come to flush the name of what it had just committed.
+        disk.fsync(folder)
+    lost = []
+    for left in gone:
+        path = left.path
+        is_manifest = path.name.endswith(sidecar_of(Path("x")).name[1:]) and not path.is_dir()
+        if left.what == "old" and not is_manifest and not left.target.exists():
+            disk.rename(path, left.target)
+            disk.fsync(folder)
+            continue
+        if left.what == "new" and not is_manifest:
+            lost.append((left.target, left.step))
+        # Somebody else may sweep the same folder.
+        with contextlib.suppress(FileNotFoundError):
+            remove(disk, path)
+    return lost
+
+
+def _replace_folder(staging: Path, path: Path, disk: Disk) -> None:
+    left = recognise(staging)
+    assert left is not None
+    old = beside(path, "old", left.writer, 0, left.step)
+    if not disk.exchange(staging, path):
+        disk.rename(path, old)
+        disk.fsync(path.parent)
+        disk.rename(staging, path)
+    else:
+        old = staging
+    disk.fsync(path.parent)
+    _remove_old(old, path, disk)
+
+
+def _remove_old(old: Path, path: Path, disk: Disk) -> None:
+    remove(disk, old)
+    disk.fsync(path.parent)

@@ -1,0 +1,414 @@
+"""The checkpoints of one run: saved, kept, checked and chosen by all of its ranks."""
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from slav1.checkpoint._catalogue import Catalogue
+from slav1.checkpoint._check import check_together
+from slav1.checkpoint._choose import choose, reject, sweep_once
+from slav1.checkpoint._commit import discard
+from slav1.checkpoint._disk import Disk
+from slav1.checkpoint._find import find_checkpoints
+from slav1.checkpoint._line import Choice, Commit, Line
+from slav1.checkpoint._meeting import StageError
+from slav1.checkpoint._names import Writer, beside
+from slav1.checkpoint._save import Save
+from slav1.checkpoint.errors import CheckpointError, SaveFailedError
+from slav1.checkpoint.facts import SaveFacts
+from slav1.checkpoint.manifest import Manifest
+from slav1.checkpoint.peers import Peers
+from slav1.checkpoint.retention import MIN_NEWER, removable
+from slav1.checkpoint.verify import verify_path
+from slav1.contract.settings import CheckpointSettings
+
+CATALOGUE = "checkpoints.jsonl"
+"""Name of the catalogue in the run directory."""
+
+OWN_FOLDER = "checkpoints"
+"""Folder in the run folder whose checkpoints are counted and removed here, not by a host."""
+
+
+def run_identity(environment: Mapping[str, str], script: str) -> str:
+    """What the checkpoints of one job have in common over all its starts.
+
+    Args:
+        environment: Environment variables; ``SLA_RUN_ID`` wins.
+        script: Path of the script that is run.
+    """
+    if given := environment.get("SLA_RUN_ID"):
+        return given
+    return os.path.realpath(script or ".")
+
+
+class Shelf:
+    """The checkpoints of one run, seen from one rank.
+
+    Args:
+        settings: The contract's settings for checkpoints.
+        peers: The other ranks.
+        run_folder: Folder of this start of the run; the catalogue lies beside it.
+        attempt: Number of this start, from 0.
+        roots: Folders where checkpoints of the run may lie beside those in the catalogue.
+        run: Identity of the run over all its starts; None takes :func:`run_identity`.
+        disk: Where it all lies.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: CheckpointSettings,
+        peers: Peers,
+        run_folder: Path,
+        attempt: int,
+        roots: Sequence[Path] = (),
+        run: str | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        disk = disk or Disk()
+        run = run if run is not None else run_identity(os.environ, sys.argv[0])
+        self._line = Line(
+            settings=settings,
+            peers=peers,
+            disk=disk,
+            run=run,
+            attempt=attempt,
+            writer=Writer.of_this_process(run),
+            catalogue=Catalogue(run_folder.absolute().parent / CATALOGUE, run, disk),
+            own_folder=run_folder.absolute() / OWN_FOLDER,
+        )
+        self._roots = [root.absolute() for root in roots]
+        self._is_scanned = False
+        self._unwanted: set[Path] = set()
+        self._running: threading.Thread | None = None
+        self._errors: list[SaveFailedError] = []
+        self.num_failed_in_row = 0
+        """Saves that failed since the last that did not."""
+
+    # -- save ---------------------------------------------------------------------------------
+
+    def save(self, path: Path, write: Callable[[Path], None], facts: SaveFacts) -> Commit:
+        """Collective. Saves, proves and commits a checkpoint; on all ranks or on none.
+
+        Args:
+            path: Where the checkpoint shall lie; what is there stays until its successor is
+                committed.
+            write: Called on every rank with a path beside ``path``; writes the state there,
+                as a file or a folder. May do nothing on ranks that write no part.
+            facts: What is saved.
+
+        Raises:
+            SaveFailedError: On all ranks, if it did not become a checkpoint.
+        """
+        return self._save(path, write, facts, self._line.number("save"))
+
+    def save_in_background(
+        self, path: Path, write: Callable[[Path], None], facts: SaveFacts
+    ) -> None:
+        """Collective. The same in a thread, while training goes on.
+
+        One save runs at a time: another one waits for it. What goes wrong comes out of
+        :meth:`poll`.
+
+        Args:
+            path: Where the checkpoint shall lie.
+            write: As for :meth:`save`; works on a copy, never on what training changes.
+            facts: What is saved; its tensors are copies too, see
+                :func:`slav1.checkpoint.snapshot.snapshot`.
+        """
+        self._wait(None)
+        number = self._line.number("save")
+
+        def work() -> None:
+            try:
+                self._save(path, write, facts, number)
+            except SaveFailedError as error:
+                self._errors.append(error)
+            except BaseException as error:  # noqa: BLE001 - nothing may vanish with a thread
+                reason = f"{type(error).__name__}: {error}"
+                self._errors.append(SaveFailedError(path=path, step=facts.step, reason=reason))
+
+        self._running = threading.Thread(target=work, name="slav1-checkpoint", daemon=True)
+        self._running.start()
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a save runs in the background."""
+        return self._running is not None and self._running.is_alive()
+
+    def poll(self) -> None:
+        """Says what became of saves in the background; called at step boundaries.
+
+        Raises:
+            SaveFailedError: If one failed since the last call.
+        """
+        if self._errors:
+            raise self._errors.pop(0)
+
+    def drain(self, limit_s: float) -> None:
+        """Waits for the save in the background, at the end of a run.
+
+        Args:
+            limit_s: How long, in seconds.
+
+        Raises:
+            SaveFailedError: If it failed.
+            CheckpointError: If it did not end in time; it never becomes a checkpoint then,
+                unless it still ends by itself.
+        """
+        self._wait(limit_s)
+        if self.is_saving:
+            raise CheckpointError(
+                f"The save in the background did not end within {limit_s:g} s and is given up; "
+                "the last good checkpoint stays in place."
+            )
+        self.poll()
+
+    # -- check and choose ---------------------------------------------------------------------
+
+    def check(self, path: Path) -> Manifest | None:
+        """Collective. Verifies all of a checkpoint, before anything of it is loaded.
+
+        Returns:
+            None if nothing is written about it: not saved by us, so not verified.
+
+        Raises:
+            CheckpointDamagedError: On all ranks, if it is not what was committed.
+            CheckpointError: On all ranks, if one of them can't read it.
+        """
+        path = Path(os.path.realpath(path))
+        topic = f"checkpoint check {self._line.number('check')}"
+        try:
+            manifest, problems = check_together(self._line, path, topic)
+        except StageError as error:
+            raise CheckpointError(f"{path} can't be read by every rank: {error}") from error
+        if problems:
+            raise problems[0].as_error(path)
+        if manifest is not None:
+            self._line.proved.add(manifest.seal)
+        return manifest
+
+    def choose(self, *, before_step: int | None = None) -> Choice | None:
+        """Collective. The newest healthy checkpoint of this run that verifies.
+
+        A damaged one is recorded and set aside under another name, never deleted. One that
+        was resumed from ``max_attempts`` times without getting past it is passed over.
+
+        Args:
+            before_step: Only checkpoints of earlier steps than this.
+
+        Returns:
+            The same on all ranks; None if the run has no checkpoint at all.
+
+        Raises:
+            NoGoodCheckpointError: If there are some and none can be used.
+        """
+        self._wait(None)
+        return choose(self._line, self._folders(), before_step=before_step)
+
+    def resumed(self, choice: Choice) -> None:
+        """Counts that the run goes on from a checkpoint. Every rank calls it."""
+        if self._line.is_leader:
+            self._tell("resumed", choice)
+        with self._line.lock:
+            self._line.known[choice.path] = choice.manifest
+
+    def rolled_back(self, choice: Choice) -> None:
+        """Counts a rollback, and sets newer checkpoints aside. Every rank calls it."""
+        if self._line.is_leader:
+            self._tell("rolled_back", choice)
+        self._scan()
+        for path, manifest in self._line.newest_first():
+            if manifest.sequence > choice.manifest.sequence and path != choice.path:
+                reason = f"the run was rolled back to step {choice.step}, before it."
+                reject(self._line, path, reason, manifest)
+
+    # -- keep ---------------------------------------------------------------------------------
+
+    @property
+    def last_good(self) -> Choice | None:
+        """The newest healthy checkpoint, as far as this rank knows without reading it."""
+        self._scan()
+        for path, manifest in self._line.newest_first():
+            if manifest.is_healthy and path.exists():
+                return self._line.choice(path, manifest)
+        return None
+
+    def may_remove(self, path: Path) -> bool:
+        """Whether a host may remove a checkpoint now, by its own rotation.
+
+        One that may not go yet is remembered, and removed here as soon as it may.
+
+        Returns:
+            False for the last good one and, unless ``keep`` is 1, the good one before it.
+        """
+        self._scan()
+        path = path.absolute()
+        entries = self._line.newest_first()
+        if path not in dict(entries):
+            return True
+        if path in self._removable(entries, min(MIN_NEWER, self._line.settings.keep)):
+            return True
+        with self._line.lock:
+            self._unwanted.add(path)
+        return False
+
+    def removed(self, path: Path) -> None:
+        """Tells that the host has removed a checkpoint. Every rank calls it."""
+        path = path.absolute()
+        with self._line.lock:
+            self._unwanted.discard(path)
+            manifest = self._line.known.pop(path, None)
+        if manifest is None or not self._line.is_leader:
+            return
+        sidecar = path.with_name(f"{path.name}.sla.json")
+        if sidecar.exists() and not path.exists():
+            self._line.disk.unlink(sidecar)
+        self._line.catalogue.add("removed", path, manifest)
+
+    def prune(self, folder: Path, *, keep: int | None = None) -> list[Path]:
+        """Removes older checkpoints of a folder. Every rank calls it; the leader acts.
+
+        Only verified, healthy checkpoints count as kept; the newest two of those never go.
+
+        Args:
+            folder: Only checkpoints directly in it.
+            keep: How many to keep; None takes the contract's.
+
+        Returns:
+            What was removed; always empty on ranks that don't act.
+        """
+        if not self._line.is_leader:
+            return []
+        self._scan()
+        folder = folder.absolute()
+        entries = [one for one in self._line.newest_first() if one[0].parent == folder]
+        wanted = keep if keep is not None else self._line.settings.keep
+        gone = self._removable(entries, max(MIN_NEWER, wanted))
+        for path in gone:
+            self._discard(path)
+        return gone
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _save(
+        self, path: Path, write: Callable[[Path], None], facts: SaveFacts, number: int
+    ) -> Commit:
+        self._scan()
+        sweep_once(self._line, path.absolute().parent)
+        try:
+            commit = Save(self._line, path, write, facts, number).run()
+        except SaveFailedError as error:
+            self.num_failed_in_row += 1
+            self._tell_failed(error)
+            raise
+        self.num_failed_in_row = 0
+        with self._line.lock:
+            self._line.known[commit.path] = commit.manifest
+            self._line.proved.add(commit.manifest.seal)
+            self._unwanted.discard(commit.path)
+        if self._line.is_leader:
+            self._tell_committed(commit)
+            self._tidy()
+        return commit
+
+    def _tidy(self) -> None:
+        """Removes what may go now. A failure leaves too much behind, never too little."""
+        try:
+            self.prune(self._line.own_folder)
+            with self._line.lock:
+                unwanted = list(self._unwanted)
+            for path in unwanted:
+                if self.may_remove(path):
+                    self._discard(path)
+        except OSError as error:
+            self._line.peers.record("notice", f"Old checkpoints could not be removed: {error}.")
+
+    def _discard(self, path: Path) -> None:
+        with self._line.lock:
+            manifest = self._line.known.pop(path, None)
+            self._unwanted.discard(path)
+        if manifest is None or not path.exists():
+            return
+        spare = beside(path, "old", self._line.writer, manifest.sequence, manifest.step)
+        # Written first: should the removal be cut short, a start knows that it was meant.
+        self._line.catalogue.add("removed", path, manifest)
+        discard(path, spare, self._line.disk)
+
+    def _removable(self, entries: Sequence[tuple[Path, Manifest]], num_newer: int) -> list[Path]:
+        is_good = [
+            manifest.is_healthy and self._is_proved(path, manifest) for path, manifest in entries
+        ]
+        return removable([path for path, _ in entries], is_good, num_newer)
+
+    def _is_proved(self, path: Path, manifest: Manifest) -> bool:
+        """Whether it was read back by this process; if not yet, it is read now."""
+        if not path.exists():
+            return False
+        if manifest.seal in self._line.proved:
+            return True
+        report = verify_path(path)
+        if report.problems or report.manifest is None or report.manifest.seal != manifest.seal:
+            return False
+        self._line.proved.add(manifest.seal)
+        return True
+
+    def _scan(self) -> None:
+        """Learns, once, which checkpoints there are from earlier starts."""
+        with self._line.lock:
+            if self._is_scanned:
+                return
+            self._is_scanned = True
+            folders = [*self._folders(), *self._line.catalogue.folders()]
+            for one in find_checkpoints(dict.fromkeys(folders), self._line.run):
+                if one.generations is not None:
+                    self._line.known.setdefault(one.path, one.generations.new)
+
+    def _folders(self) -> list[Path]:
+        with self._line.lock:
+            known = [path.parent for path in self._line.known]
+        return list(dict.fromkeys([*self._roots, self._line.own_folder, *known]))
+
+    def _wait(self, limit_s: float | None) -> None:
+        if self._running is not None:
+            self._running.join(self._line.settings.limit_s if limit_s is None else limit_s)
+
+    def _tell_committed(self, commit: Commit) -> None:
+        manifest = commit.manifest
+        evidence: dict[str, Any] = {
+            "path": str(commit.path),
+            "num_bytes": manifest.num_bytes,
+            "sequence": manifest.sequence,
+            "verify": manifest.verify,
+            "is_healthy": manifest.is_healthy,
+            **{f"{name}_s": round(seconds, 6) for name, seconds in commit.seconds.items()},
+        }
+        doubt = "" if manifest.is_healthy else " It is not healthy, so it is never the last good."
+        message = f"{commit.path} (step {commit.step}) is committed.{doubt}"
+        self._add_line("committed", commit.path, manifest)
+        self._line.peers.record("checkpoint_committed", message, step=commit.step, **evidence)
+
+    def _tell_failed(self, error: SaveFailedError) -> None:
+        if not self._line.is_leader:
+            return
+        self._line.peers.record(
+            "checkpoint_rejected",
+            str(error),
+            step=error.step,
+            path=str(error.path),
+            reason=error.reason,
+            ranks=list(error.ranks),
+            num_failed_in_row=self.num_failed_in_row,
+        )
+
+    def _tell(self, what: str, choice: Choice) -> None:
+        self._add_line(what, choice.path, choice.manifest)
+
+    def _add_line(self, what: str, path: Path, manifest: Manifest) -> None:
+        try:
+            self._line.catalogue.add(what, path, manifest)
+        except OSError as error:
+            self._line.peers.record("notice", f"The catalogue could not be written: {error}.")
