@@ -12,6 +12,7 @@ from slav1.cli._errors import CommandLineError, one_line
 from slav1.cli.contract import check, show
 from slav1.cli.replay import replay
 from slav1.cli.verdict import verdict
+from slav1.cli.verify import verify
 
 USAGE = 2
 """Exit status after a mistake on the command line."""
@@ -80,6 +81,7 @@ def _app(*, with_demo: bool) -> typer.Typer:
     app.add_typer(contracts, name="contract")
     app.command("verdict")(verdict)
     app.command("replay")(replay)
+    app.command("verify")(verify)
     if with_demo:
         # Only here, since it brings in more than the others need to start.
         from slav1.cli.demo import demo
@@ -109,7 +111,7 @@ def _show_help(context: typer.Context) -> None:
 
 def _may_mean_demo(arguments: list[str]) -> bool:
     word = next((word for word in arguments if not word.startswith("-")), None)
-    return word not in ("contract", "verdict", "replay")
+    return word not in ("contract", "verdict", "replay", "verify")
 
 
 def _usage_text(error: Any) -> str:

@@ -12,8 +12,8 @@ from slav1.ledger import Entry
 ADORNMENT = re.compile(r"[\u2500-\u257f]|Traceback|File \"")
 
 MISTAKES = [
-    (["frobnicate"], ["frobnicate", "contract, demo, replay, verdict"]),
-    (["--frob"], ["--frob", "contract, demo, replay, verdict"]),
+    (["frobnicate"], ["frobnicate", "contract, demo, replay, verdict, verify"]),
+    (["--frob"], ["--frob", "contract, demo, replay, verdict, verify"]),
     (["contract", "shwo"], ["shwo", "check, show"]),
     (["contract", "show"], ["sla contract show", "LEVEL"]),
     (["contract", "show", "L4"], ["'L4'", "L1, L2, L3"]),
@@ -26,6 +26,8 @@ MISTAKES = [
     (["verdict"], ["RUN_DIR", "sla verdict"]),
     (["verdict", "no/such/run"], ["no/such/run", "run folder"]),
     (["verdict", "--contract"], ["--contract"]),
+    (["verify"], ["PATH", "sla verify"]),
+    (["verify", "no/such.pt"], ["no/such.pt", "is not a checkpoint"]),
     (["replay"], ["FILE.csv|RUN_DIR"]),
     (["replay", "no/such.csv"], ["no/such.csv"]),
     (["demo", "--ranks", "two"], ["--ranks", "sla demo"]),
@@ -69,7 +71,7 @@ def test_help_names_every_command(sla):
     """
     out = sla().out
 
-    for command in ("contract", "demo", "replay", "verdict"):
+    for command in ("contract", "demo", "replay", "verdict", "verify"):
         assert f"\n  {command} " in out
 
 
