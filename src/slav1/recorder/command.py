@@ -76,6 +76,11 @@ class CommandReader:
         """Number of the decision whose action was handed out last; 0 for none."""
         return self._handed_out
 
+    @property
+    def is_deciding(self) -> bool:
+        """Whether a decision has begun whose action was not handed out yet."""
+        return self._words[_HOLD] not in (0, self._settled)
+
     def at_boundary(self, step: int) -> Action | None:
         """Publishes that the next step is entered, unless there is something to do.
 

@@ -49,10 +49,12 @@ def join(
         ticket, monitor = _fetch(settings, rendezvous), None
     if ticket.error:
         raise SessionError(ticket.error)
-    watch = Contract.from_dict(ticket.contract).monitor
+    contract = Contract.from_dict(ticket.contract)
+    watch = contract.monitor
     if settings.local_rank == 0 and settings.rank != 0 and watch.kind != "off":
         monitor = _start(settings, ticket, environment, watch.kind)
     session = Session(
+        contract=contract,
         rank=settings.rank,
         run_folder=Path(ticket.run_folder),
         num_slots=watch.ring_slots,

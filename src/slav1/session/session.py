@@ -13,6 +13,7 @@ from time import monotonic_ns
 from typing import Any, cast
 
 from slav1.checkpoint.peers import Alone, Peers
+from slav1.contract import Contract
 from slav1.coordinator.messages import IN_ORDER
 from slav1.coordinator.say import say
 from slav1.decision import Action
@@ -57,6 +58,7 @@ class Session:
         attempt: int = 0,
         world_size: int = 1,
         spare: Spare | None = None,
+        contract: Contract | None = None,
     ) -> None:
         """Starts to record; nobody watches yet.
 
@@ -67,7 +69,10 @@ class Session:
             attempt: Counts the starts of this run, from 0.
             world_size: Ranks of the run.
             spare: How the ranks meet where no monitor is; None if they can't.
+            contract: The contract, rank 0's on all ranks; None takes L1.
         """
+        self.contract = contract or Contract.level("L1")
+        """The contract of the run, the same on all ranks."""
         self.rank = rank
         self.run_folder = run_folder
         self.attempt = attempt

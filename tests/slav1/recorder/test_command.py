@@ -274,3 +274,18 @@ def test_late_release_leaves_the_next_hold(words: RecordedWords) -> None:
     release([words], 1)
 
     assert words.values[Word.HOLD] == 2
+
+
+def test_knows_of_a_decision_until_its_action_is_handed_out(words: RecordedWords) -> None:
+    """
+    From the monitor's hold to the boundary at which the rank acts, a decision is under way;
+    not before, and not after, though the hold stays.
+    """
+    reader = reader_of(words)
+    seen = [reader.is_deciding]
+    hold([words], 1, no_pause)
+    seen.append(reader.is_deciding)
+    publish([words], number=1, step=0, action=Action.STOP)
+    reader.at_boundary(0)
+
+    assert [*seen, reader.is_deciding] == [False, True, False]
