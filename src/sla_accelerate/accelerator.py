@@ -13,10 +13,14 @@ from accelerate.utils import gather_object  # type: ignore[import-untyped]
 from torch import nn
 from torch.optim import Optimizer
 
-from sla_accelerate import _runs, _side_file
+from sla_accelerate import _runs
 from sla_accelerate._compat import is_watched, watch_fetches
 from sla_accelerate._place import words_of_launcher
+from sla_accelerate._position import Positions
+from sla_accelerate._restore import Restorer
+from sla_accelerate._state import HeldState
 from sla_accelerate.actions import check_on_stop
+from sla_accelerate.checkpoint import Checkpoints
 from sla_accelerate.telemetry import LoopWatch
 from slav1.contract import Contract
 from slav1.phase import Phase
@@ -77,10 +81,9 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
         self._sla_settings = resolve(contract, run_dir, os.environ)
         self._sla_launcher = words_of_launcher(os.environ)
         self._sla_objects: WeakSet[nn.Module | Optimizer] = WeakSet()
-        self._sla_folder: Path | None = None
+        self._sla_positions = Positions()
         super().__init__(*args, **kwargs)
-        self.register_save_state_pre_hook(lambda _, __, folder: self._sla_note_folder(folder))
-        self.register_load_state_pre_hook(lambda _, folder: self._sla_note_folder(folder))
+        self._sla_checkpoints = self._sla_shelve()
 
     @property
     def sla_should_stop(self) -> bool:
@@ -133,6 +136,7 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
         """As the host's; the loader is watched."""
         loader = super().prepare_data_loader(*args, **kwargs)
         watch_fetches(loader, _runs.current)
+        self._sla_positions.add(loader)
         return loader
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
@@ -204,36 +208,53 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
         with self._sla_aside(Phase.CHECKPOINT):
             return super().get_state_dict(*args, **kwargs)
 
-    def save_state(self, *args: Any, **kwargs: Any) -> Any:
-        """As the host's; the detectors' memories lie beside the checkpoint's files."""
-        with self._sla_aside(Phase.CHECKPOINT):
-            location = super().save_state(*args, **kwargs)
-            watch = _runs.current()
-            if watch is not None and self.process_index == 0 and self._sla_folder is not None:
-                saved = _side_file.Saved(watch.step, watch.session.ask_state())
-                _side_file.write(self._sla_folder, saved)
-        return location
+    def save_state(self, output_dir: Any = None, *args: Any, **kwargs: Any) -> Path | None:
+        """Collective. As the host's, but proved: written aside, read back, voted on and only
+        then a checkpoint. Older ones are removed afterwards, and never the last good ones.
 
-    def load_state(self, *args: Any, **kwargs: Any) -> None:
-        """As the host's, on every rank; the detectors go on from their saved memories.
+        Returns:
+            Where it lies. None if it could not be saved: what was there before is untouched,
+            training goes on, and the ledger says why.
 
-        Steps are counted on from the saved one if this process has not made any yet.
+        Raises:
+            SaveFailedError: On all ranks, if too many saves failed in a row
+                (``checkpoint.max_failed_saves``).
         """
         watch = self._sla_begin()
-        with self._sla_aside(Phase.CHECKPOINT):
-            super().load_state(*args, **kwargs)
-            saved = None
-            if self.process_index == 0 and self._sla_folder is not None:
-                saved = _side_file.read(self._sla_folder)
-            if saved is not None and saved.detectors is not None:
-                watch.session.restore(saved.detectors)
-            step = _runs.agree_on_step(self.process_index, -1 if saved is None else saved.step)
-            if watch.num_steps == 0:
-                watch.step = max(watch.step, step)
+        with watch.aside(Phase.CHECKPOINT):
+            return self._sla_checkpoints.save(watch, output_dir, *args, **kwargs)
+
+    def load_state(
+        self, input_dir: Any = None, load_kwargs: dict[str, Any] | None = None, **kwargs: Any
+    ) -> Path | None:
+        """Collective. As the host's, but nothing is loaded before all of it is verified on
+        all ranks.
+
+        The next pass over each prepared loader goes on where the saved one was. Steps are
+        counted on from the saved one if this process has not made any yet.
+
+        Args:
+            input_dir: A folder; ``last_good`` for the newest checkpoint of this run that
+                verifies, if there is one; None for the same with automatic naming.
+            load_kwargs: As for the host.
+            kwargs: As for the host.
+
+        Returns:
+            What was loaded; None if ``last_good`` found none because the run has none yet.
+
+        Raises:
+            CheckpointError: On all ranks, if it is damaged or can't be loaded.
+        """
+        if input_dir is None and not self.project_configuration.automatic_checkpoint_naming:
+            raise ValueError("No input_dir provided and automatic checkpoint naming is disabled.")
+        watch = self._sla_begin()
+        with watch.aside(Phase.CHECKPOINT):
+            return self._sla_checkpoints.load(watch, input_dir, load_kwargs=load_kwargs, **kwargs)
 
     def free_memory(self, *objects: Any) -> Any:
         """As the host's; the contract lets go of them too."""
         self._sla_objects.clear()
+        self._sla_positions.clear()
         watch = _runs.current()
         if watch is not None:
             watch.forget_objects()
@@ -250,6 +271,7 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
     def _sla_begin(self) -> LoopWatch:
         is_new = _runs.current() is None
         watch = _runs.begin(self, self._sla_settings, self._sla_on_stop, self._sla_launcher)
+        watch.positions = self._sla_positions
         if is_new:
             for item in self._sla_objects:
                 watch.prepared.add(item)
@@ -276,5 +298,21 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
         watch = _runs.current()
         return nullcontext() if watch is None else watch.with_peers()
 
-    def _sla_note_folder(self, folder: Any) -> None:
-        self._sla_folder = Path(folder)
+    def _sla_shelve(self) -> Checkpoints:
+        def held() -> HeldState:
+            return HeldState(self, self._models, self._optimizers)
+
+        restorer = Restorer(
+            self,
+            load=super().load_state,
+            held=held,
+            num_custom=lambda: len(self._custom_objects),
+        )
+        return Checkpoints(
+            self,
+            save=super().save_state,
+            held=held,
+            restorer=restorer,
+            settings=self._sla_settings.contract.checkpoint,
+            positions=self._sla_positions,
+        )

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from sla_accelerate._inject import FaultPoints
 from sla_accelerate._pace import Pace
+from sla_accelerate._position import Positions
 from sla_accelerate._prepared import Prepared
 from sla_accelerate.actions import OnStop, TrainingStoppedError
 from slav1.decision import Action
@@ -61,6 +62,8 @@ class LoopWatch:
         """Whether nothing is recorded any more."""
         self.num_steps = 0
         """Steps this process has made."""
+        self.positions: Positions | None = None
+        """Where the loaders are; None if nobody needs to know."""
         self.are_batches_uneven = False
         """Whether ranks may have different numbers of batches on purpose."""
         self._on_stop = on_stop
@@ -198,6 +201,15 @@ class LoopWatch:
                 self.recorder.enter(before)
                 self.recorder.forget_times()
 
+    @property
+    def is_healthy(self) -> bool:
+        """Whether nothing is known that speaks against the state in memory."""
+        return True
+
+    def go_back(self, step: int) -> None:
+        """The state is that of the end of ``step`` again."""
+        self.step = step
+
     def forget_objects(self) -> None:
         """The user frees all models and optimizers; others may follow."""
         self.prepared.remove()
@@ -243,6 +255,8 @@ class LoopWatch:
             flags |= layout.IS_WARMUP
         self.num_steps += 1
         # Accelerate is given the loss undivided, so the mean needs no scale.
+        if self.positions is not None:
+            self.positions.note_step(self.step)
         self._losses.end_step(self.step, scale=1, batch=self._num_batches - 1, flags=flags)
         if self._faults is not None:
             self._faults.at_step_end(self.step)

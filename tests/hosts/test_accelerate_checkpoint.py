@@ -142,6 +142,8 @@ def test_a_state_of_a_later_version_or_a_damaged_one_is_left_alone(
     first.save_state(tmp_path / "saved")
     start_afresh()
     (tmp_path / "saved" / _side_file.NAME).write_text(content)
+    # With the manifest it would be a damaged checkpoint.
+    (tmp_path / "saved" / "sla_manifest.json").unlink()
 
     with caplog.at_level(logging.WARNING, logger="sla_accelerate"):
         model = trained(with_contract(tmp_path), num_steps=1, load=tmp_path / "saved")

@@ -4,7 +4,15 @@ import contextlib
 from pathlib import Path
 
 from slav1.checkpoint._disk import Disk, remove
-from slav1.checkpoint._names import MANIFEST, Writer, beside, recognise, rejected_name, sidecar_of
+from slav1.checkpoint._names import (
+    MANIFEST,
+    Writer,
+    beside,
+    recognise,
+    rejected_name,
+    sidecar_of,
+    workshop_of,
+)
 from slav1.checkpoint._seal import folders_of
 from slav1.checkpoint.digests import Digest, digest_file
 from slav1.checkpoint.generations import Generations, read_generations
@@ -128,7 +136,8 @@ def sweep(folder: Path, me: Writer, disk: Disk) -> list[tuple[Path, int]]:
     Returns:
         The saves that were in flight and are lost: target and step.
     """
-    found = [recognise(path) for path in sorted(folder.iterdir())] if folder.is_dir() else []
+    places = [place for place in (folder, workshop_of(folder)) if place.is_dir()]
+    found = [recognise(path) for place in places for path in sorted(place.iterdir())]
     gone = [left for left in found if left is not None and left.writer.is_gone(me)]
     if gone:
         # A dead writer may not have come to flush the name of what it had just committed.

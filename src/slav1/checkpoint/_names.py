@@ -18,8 +18,11 @@ SIDECAR = ".sla.json"
 REJECTED = ".rejected-"
 """What the name of a checkpoint that was set aside begins with."""
 
+WORKSHOP = ".sla-"
+"""What the name of a folder's workshop begins with; see :func:`workshop_of`."""
+
 _OURS = re.compile(
-    r"^\.sla-(?P<what>new|old)-(?P<run>[0-9a-f]{8})-(?P<boot>[0-9a-f]{8})"
+    r"^\.sla-(?P<what>new|old|gone)-(?P<run>[0-9a-f]{8})-(?P<boot>[0-9a-f]{8})"
     r"-(?P<pid>\d+)-(?P<started>\d+)-(?P<number>\d+)-(?P<step>\d+)\.(?P<name>.+)$"
 )
 
@@ -68,7 +71,8 @@ class LeftOver:
     """Where it lies."""
 
     what: str
-    """``new``: in the making, never a checkpoint. ``old``: what a newer one replaces."""
+    """``new``: in the making, never a checkpoint. ``old``: what a newer one replaces.
+    ``gone``: what is being removed."""
 
     writer: Writer
     """Who made it."""
@@ -85,6 +89,15 @@ def short(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
+def workshop_of(folder: Path) -> Path:
+    """Where the checkpoints of a folder are made, and rejected ones lie, if it is there.
+
+    For a host that takes everything in its folder for a checkpoint; elsewhere these lie
+    among the checkpoints. Whoever saves for such a host makes the workshop.
+    """
+    return folder.with_name(f"{WORKSHOP}{folder.name}")
+
+
 def beside(target: Path, what: str, writer: Writer, number: int, step: int) -> Path:
     """Path beside a checkpoint for what is being made, or is being replaced.
 
@@ -92,13 +105,14 @@ def beside(target: Path, what: str, writer: Writer, number: int, step: int) -> P
     """
     who = f"{writer.run}-{writer.boot}-{writer.pid}-{writer.started}"
     name = f".sla-{what}-{who}-{number}-{step}.{target.name}"
+    folder = _place_beside(target)
     longest = os.pathconf(target.parent, "PC_NAME_MAX") if target.parent.is_dir() else 255
     if len(os.fsencode(name + SIDECAR)) > longest:
         raise ValueError(
             f"The name {target.name} is too long: with what is put before it while it is written "
             f"it has more than the {longest} bytes that this file system allows."
         )
-    return target.with_name(name)
+    return folder / name
 
 
 def recognise(path: Path) -> LeftOver | None:
@@ -112,7 +126,7 @@ def recognise(path: Path) -> LeftOver | None:
         pid=int(found["pid"]),
         started=int(found["started"]),
     )
-    target = path.with_name(found["name"])
+    target = home_of(path.parent) / found["name"]
     return LeftOver(
         path=path, what=found["what"], writer=writer, step=int(found["step"]), target=target
     )
@@ -123,7 +137,7 @@ def rejected_name(path: Path) -> Path:
     number = 1
     while True:
         suffix = f"{number}-" if number > 1 else ""
-        free = path.with_name(f"{REJECTED}{suffix}{path.name}")
+        free = _place_beside(path) / f"{REJECTED}{suffix}{path.name}"
         if not os.path.lexists(free) and not os.path.lexists(sidecar_of(free)):
             return free
         number += 1
@@ -140,3 +154,15 @@ def _boot() -> str:
         return short(Path("/proc/sys/kernel/random/boot_id").read_text())
     except OSError:
         return short(os.uname().nodename)
+
+
+def home_of(folder: Path) -> Path:
+    """The folder whose workshop this is; itself if it is none."""
+    if not folder.name.startswith(WORKSHOP):
+        return folder
+    return folder.with_name(folder.name.removeprefix(WORKSHOP))
+
+
+def _place_beside(target: Path) -> Path:
+    workshop = workshop_of(target.parent)
+    return workshop if workshop.is_dir() else target.parent

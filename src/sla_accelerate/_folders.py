@@ -1,0 +1,39 @@
+"""The numbered folders of Accelerate's automatic naming."""
+
+import re
+from pathlib import Path
+
+from slav1.checkpoint._names import workshop_of
+
+_NAME = re.compile(r"checkpoint_(\d+)$")
+
+
+class NumberedFolders:
+    """The folders ``checkpoint_N`` of one project. Nothing here talks to other ranks."""
+
+    def __init__(self, project_dir: str) -> None:
+        """Takes the host's ``project_dir``."""
+        self.root = Path(project_dir).absolute() / "checkpoints"
+        # The host takes whatever lies among the numbered folders for a checkpoint.
+        self.workshop = workshop_of(self.root)
+
+    def next_number(self, at_least: int) -> int:
+        """A number above all that were ever used, those of rejected checkpoints included.
+
+        Args:
+            at_least: The host's own count.
+        """
+        folders = [folder for folder in (self.root, self.workshop) if folder.is_dir()]
+        names = [path.name for folder in folders for path in folder.iterdir()]
+        used = [int(found[1]) for name in names if (found := _NAME.search(name))]
+        return max([at_least, *(number + 1 for number in used)])
+
+    def path_of(self, number: int) -> Path:
+        """Where the checkpoint of that number lies."""
+        return self.root / f"checkpoint_{number}"
+
+    def newest(self) -> Path | None:
+        """The one with the highest number, whoever made it; None if there is none."""
+        paths = self.root.iterdir() if self.root.is_dir() else ()
+        found = [int(match[1]) for path in paths if (match := _NAME.fullmatch(path.name))]
+        return self.path_of(max(found)) if found else None

@@ -1,0 +1,80 @@
+"""What of an accelerator's state goes into a checkpoint, and how it can be told from another."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from accelerate.utils import DistributedType  # type: ignore[import-untyped]
+from torch import Tensor, nn
+
+from slav1.checkpoint.facts import SaveFacts
+from slav1.checkpoint.fingerprints import (
+    fingerprint_tensors,
+    name_non_finite,
+    name_tensors,
+    root_of,
+)
+
+_REPLICATED = ("NO", "MULTI_GPU", "MULTI_CPU", "MULTI_XPU", "MULTI_NPU", "MULTI_MLU", "MULTI_HPU")
+
+
+class HeldState:
+    """The models and optimizers that an accelerator would save now."""
+
+    def __init__(self, accelerator: Any, models: list[Any], optimizers: list[Any]) -> None:
+        """Takes what the accelerator prepared."""
+        self._models = models
+        self._optimizers = optimizers
+        self.is_replicated = accelerator.distributed_type in [
+            getattr(DistributedType, name) for name in _REPLICATED if hasattr(DistributedType, name)
+        ]
+        self.is_deepspeed = accelerator.distributed_type == DistributedType.DEEPSPEED
+
+    def facts(self, *, step: int, is_healthy: bool, with_content: bool) -> SaveFacts:
+        """What the line of checkpoints has to know.
+
+        Args:
+            step: Last step contained; -1 before the first one.
+            is_healthy: Whether no breach is open.
+            with_content: Whether the tensors are to be found again in the files.
+        """
+        parameters = dict(self._parameters())
+        tensors: dict[str, Tensor] = {}
+        if with_content and self.is_replicated:
+            tensors = dict(self._in_files())
+        elif not with_content:
+            tensors = parameters
+        elif name_non_finite(parameters) is not None:
+            is_healthy = False
+        return SaveFacts(
+            step=max(0, step),
+            host="accelerate",
+            kind="replicated" if self.is_replicated else "sharded",
+            tensors=tensors,
+            replicas=parameters if self.is_replicated else {},
+            is_healthy=is_healthy,
+        )
+
+    def fingerprint(self) -> str:
+        """One text that is equal on all ranks if they hold the same; '' if they need not."""
+        return root_of(fingerprint_tensors(dict(self._parameters()))) if self.is_replicated else ""
+
+    def _parameters(self) -> Iterator[tuple[str, Tensor]]:
+        for number, model in enumerate(self._models):
+            for name, parameter in _module(model).named_parameters():
+                # ZeRO-3 keeps a rank's part of a parameter beside it.
+                yield f"{number}.{name}", getattr(parameter, "ds_tensor", parameter)
+
+    def _in_files(self) -> Iterator[tuple[str, Tensor]]:
+        """The tensors by the names that the host's files have for them."""
+        for model in self._models:
+            state = _module(model).state_dict()
+            places = [tensor.data_ptr() for tensor in state.values() if tensor.numel()]
+            # Of tensors that share their memory only one is written, under any of its names.
+            yield from ((k, v) for k, v in state.items() if places.count(v.data_ptr()) <= 1)
+        if len(self._optimizers) == 1:
+            yield from name_tensors(self._optimizers[0].state_dict()).items()
+
+
+def _module(model: Any) -> nn.Module:
+    module: nn.Module = model
+    return module

@@ -1,0 +1,242 @@
+"""Saving and loading the state of an accelerator as checkpoints that are proved."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sla_accelerate import _position, _side_file
+from sla_accelerate._folders import NumberedFolders
+from sla_accelerate._position import Positions
+from sla_accelerate._restore import Loaded, Restorer
+from sla_accelerate._state import HeldState
+from sla_accelerate.telemetry import LoopWatch
+from slav1.checkpoint import Choice, Shelf
+from slav1.checkpoint.errors import SaveFailedError
+from slav1.checkpoint.facts import SaveFacts
+from slav1.contract.settings import CheckpointSettings
+
+LAST_GOOD = "last_good"
+"""What to pass to ``load_state`` for the newest checkpoint that verifies."""
+
+_log = logging.getLogger("sla_accelerate")
+
+
+class Checkpoints:
+    """The checkpoints of one accelerator. Every rank makes the same calls in the same order."""
+
+    def __init__(
+        self,
+        accelerator: Any,
+        *,
+        save: Callable[..., Any],
+        held: Callable[[], HeldState],
+        restorer: Restorer,
+        settings: CheckpointSettings,
+        positions: Positions,
+    ) -> None:
+        """Starts with nothing.
+
+        Args:
+            accelerator: The accelerator.
+            save: The host's ``save_state``, bound to it.
+            held: Returns what it would save now.
+            restorer: Loads one checkpoint into it.
+            settings: Of the contract.
+            positions: Where its loaders are.
+        """
+        self._accelerator = accelerator
+        self._project = accelerator.project_configuration
+        self._save = save
+        self._held = held
+        self._restorer = restorer
+        self._settings = settings
+        self._positions = positions
+        self._shelf: Shelf | None = None
+        self._of: LoopWatch | None = None
+
+    def shelf(self, watch: LoopWatch) -> Shelf:
+        """Collective the first time in a run. The run's line of checkpoints."""
+        if self._shelf is None or self._of is not watch:
+            peers = watch.session.peers
+            mine = asdict(self._settings)
+            # Ranks may have been started with other contracts; rank 0's is in force.
+            given = peers.gather("checkpoint settings", mine, limit_s=self._settings.limit_s)[0]
+            self._settings = CheckpointSettings(**given)
+            folders = self._folders()
+            self._shelf = Shelf(
+                settings=self._settings,
+                peers=peers,
+                run_folder=watch.session.run_folder,
+                attempt=watch.session.attempt,
+                roots=[] if folders is None else [folders.root],
+            )
+            self._of = watch
+        return self._shelf
+
+    def save(self, watch: LoopWatch, output_dir: Any, *args: Any, **options: Any) -> Path | None:
+        """Collective. Saves, proves and commits the state.
+
+        Args:
+            watch: The run.
+            output_dir: Where to; not looked at with automatic naming.
+            args: For the host's ``save_state``.
+            options: The same.
+
+        Returns:
+            Where it lies; None if it could not be saved and training may go on.
+
+        Raises:
+            SaveFailedError: On all ranks, if too many saves failed in a row.
+            FileExistsError: If a file has the name of the folder.
+        """
+        shelf = self.shelf(watch)
+        number = self._project.iteration
+        folders = self._folders() if self._project.automatic_checkpoint_naming else None
+        if folders is not None:
+            folders.workshop.mkdir(parents=True, exist_ok=True)
+            number = self._agree(watch, "number of a checkpoint", folders.next_number(number))
+        path = Path(output_dir) if folders is None else folders.path_of(number)
+        if path.exists() and not path.is_dir():
+            raise FileExistsError(f"{path} is a file; save_state needs the name of a folder.")
+        try:
+            commit = shelf.save(path, self._writer(watch, args, options), self._facts(watch))
+        except SaveFailedError as error:
+            self._project.iteration = number
+            if shelf.num_failed_in_row >= self._settings.max_failed_saves:
+                raise
+            _log.warning("%s Training goes on.", error)
+            return None
+        self._project.iteration = number + 1
+        if folders is not None and self._project.total_limit is not None:
+            # For the host, too, 0 means to keep just the new one.
+            shelf.prune(folders.root, keep=max(1, self._project.total_limit))
+        return commit.path
+
+    def load(self, watch: LoopWatch, input_dir: Any, **options: Any) -> Path | None:
+        """Collective. Verifies a checkpoint on all ranks and then loads it.
+
+        Args:
+            watch: The run.
+            input_dir: A folder, ``last_good``, or None for the newest good one.
+            options: For the host's ``load_state``.
+
+        Returns:
+            What was loaded; None if the run has nothing yet to go on from.
+
+        Raises:
+            CheckpointError: On all ranks, if it is damaged, or can't be loaded.
+            NoGoodCheckpointError: If there are some and none can be used.
+            ValueError: If there is no such folder.
+            FileNotFoundError: If none was named and there is none.
+        """
+        if input_dir is None or str(input_dir) == LAST_GOOD:
+            choice = self.shelf(watch).choose()
+            if choice is not None:
+                self.restore(watch, choice, **options)
+                if watch.num_steps == 0:
+                    self.shelf(watch).resumed(choice)
+                return choice.path
+            if input_dir is not None:
+                watch.session.note("This run has no checkpoint yet: it starts from the beginning.")
+                return None
+        path = self._named(watch, input_dir)
+        manifest = self.shelf(watch).check(path)
+        if manifest is None and self._accelerator.is_main_process:
+            message = f"{path} was not saved under the contract, so it is loaded not verified."
+            watch.session.note(message)
+            _log.warning(message)
+        saved = self._restorer.load(watch.session.peers, path, manifest, self._settings, options)
+        self._go_on(watch, saved, is_rollback=False)
+        return path
+
+    def restore(
+        self, watch: LoopWatch, choice: Choice, *, is_rollback: bool = False, **options: Any
+    ) -> None:
+        """Collective. Loads a checkpoint that was chosen, and so verified."""
+        saved = self._restorer.load(
+            watch.session.peers, choice.path, choice.manifest, self._settings, options
+        )
+        self._go_on(watch, saved, is_rollback=is_rollback)
+
+    def _go_on(self, watch: LoopWatch, loaded: Loaded, *, is_rollback: bool) -> None:
+        """Collective. Puts detectors, steps and loaders where the checkpoint was."""
+        saved = loaded.saved
+        if saved is not None and saved.detectors is not None and not is_rollback:
+            watch.session.restore(saved.detectors)
+        step = self._agree(watch, "step of a checkpoint", -1 if saved is None else saved.step)
+        if is_rollback:
+            watch.go_back(step)
+        elif watch.num_steps == 0:
+            watch.step = max(watch.step, step)
+        if not loaded.is_ours:
+            return
+        reason = self._positions.apply(
+            loaded.position, world_size=self._accelerator.num_processes, step=step
+        )
+        if reason:
+            message = (
+                f"The data position of {loaded.path} is not used: {reason}. The loaders begin "
+                "where the loop lets them begin."
+            )
+            _log.warning(message)
+            watch.session.note(message, step=step)
+
+    def _named(self, watch: LoopWatch, input_dir: Any) -> Path:
+        """A checkpoint that is taken whether or not it was saved under the contract."""
+        if input_dir is not None:
+            path = Path(input_dir).expanduser()
+            if not path.is_dir():
+                # In the host's own words.
+                raise ValueError(f"Tried to find {path} but folder does not exist")
+            return path
+        folders = self._folders()
+        newest = None if folders is None else folders.newest()
+        found = self._agree(watch, "newest folder", None if newest is None else str(newest))
+        if found is None:
+            raise FileNotFoundError(
+                "load_state() found no checkpoint of this run, neither one saved under the "
+                "contract nor one of Accelerate's own in the project's folder. To begin without "
+                "one where there is none yet, use load_state('last_good')."
+            )
+        return Path(found)
+
+    def _folders(self) -> NumberedFolders | None:
+        project_dir = self._accelerator.project_dir
+        return None if project_dir is None else NumberedFolders(project_dir)
+
+    def _writer(
+        self, watch: LoopWatch, args: tuple[Any, ...], options: Mapping[str, Any]
+    ) -> Callable[[Path], None]:
+        """What writes all files of a checkpoint into a folder, on this rank."""
+        rank = self._accelerator.process_index
+        detectors = watch.session.ask_state(watch.step) if rank == 0 else None
+        saved = _side_file.Saved(watch.step, detectors)
+        position = self._positions.to_plain(world_size=self._accelerator.num_processes)
+
+        def write(folder: Path) -> None:
+            naming = self._project.automatic_checkpoint_naming
+            self._project.automatic_checkpoint_naming = False
+            try:
+                self._save(str(folder), *args, **options)
+            finally:
+                self._project.automatic_checkpoint_naming = naming
+            if rank == 0:
+                _side_file.write(folder, saved)
+            _position.write(folder, rank, position)
+
+        return write
+
+    def _facts(self, watch: LoopWatch) -> SaveFacts:
+        return self._held().facts(
+            step=watch.step,
+            is_healthy=watch.is_healthy,
+            with_content=self._settings.verify == "content",
+        )
+
+    def _agree(self, watch: LoopWatch, topic: str, value: Any) -> Any:
+        """Collective. Rank 0's value on all ranks: what one of them sees on its disk or in
+        a file need not be what the others see."""
+        peers = watch.session.peers
+        return peers.gather(topic, value, limit_s=self._settings.limit_s)[0]
