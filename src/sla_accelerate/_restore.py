@@ -122,6 +122,7 @@ class Restorer:
         if self._accelerator.step == _NO_STEP:
             self._accelerator.step = step
         meet("ends", reason, is_touched=True)
+        held.forget_gradients()
         self._compare(peers, path, settings)
         saved = _side_file.read(path) if rank == 0 else None
         return Loaded(path, saved, position, manifest is not None)

@@ -4,7 +4,6 @@ Shared by all ``SLAAccelerator`` objects of the process, as Accelerate shares it
 state among them: programs make several of them, and make them again.
 """
 
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -77,6 +76,7 @@ def begin(
             world_size=world_size,
             node=place.node,
             num_nodes=place.num_nodes,
+            can_roll_back=True,
             join_limit_s=JOIN_LIMIT_S,
         ),
         job_rendezvous(),
@@ -90,19 +90,6 @@ def begin(
     )
     _Shared.watch, _Shared.settings, _Shared.handled = watch, settings, sys.exc_info()[1]
     return watch
-
-
-def agree_on_step(rank: int, step: int) -> int:
-    """Hands rank 0's number of a step to all ranks; each of them must call it.
-
-    Ranks act together at the step of one number, so they must not take it from files
-    that one of them may lack.
-    """
-    rendezvous = job_rendezvous()
-    if rank == 0:
-        rendezvous.publish(json.dumps(step).encode())
-        return step
-    return int(json.loads(rendezvous.fetch(JOIN_LIMIT_S)))
 
 
 def end(error: BaseException | None) -> None:

@@ -58,6 +58,14 @@ class HeldState:
         """One text that is equal on all ranks if they hold the same; '' if they need not."""
         return root_of(fingerprint_tensors(dict(self._parameters()))) if self.is_replicated else ""
 
+    def forget_gradients(self) -> None:
+        """Drops the gradients of another state."""
+        if self.is_deepspeed:
+            # It has no place for them that outlives a step.
+            return
+        for optimizer in self._optimizers:
+            optimizer.optimizer.zero_grad(set_to_none=True)
+
     def _parameters(self) -> Iterator[tuple[str, Tensor]]:
         for number, model in enumerate(self._models):
             for name, parameter in _module(model).named_parameters():

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from accelerate import Accelerator  # type: ignore[import-untyped]
 from accelerate.utils import gather_object  # type: ignore[import-untyped]
@@ -21,7 +21,7 @@ from sla_accelerate._restore import Restorer
 from sla_accelerate._state import HeldState
 from sla_accelerate.actions import check_on_stop
 from sla_accelerate.checkpoint import Checkpoints
-from sla_accelerate.telemetry import LoopWatch
+from sla_accelerate.telemetry import LoopWatch, RollBack
 from slav1.contract import Contract
 from slav1.phase import Phase
 from slav1.session.settings_source import resolve
@@ -59,6 +59,7 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
         contract: str | Contract | None = None,
         run_dir: str | None = None,
         on_stop: str = "raise",
+        skip_bad_batches: bool = True,
         **kwargs: Any,
     ) -> None:
         """Stores the settings; nothing is started before the first ``prepare``.
@@ -72,6 +73,8 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
             on_stop: ``raise`` ends the loop by ``TrainingStoppedError``; ``flag`` only
                 turns :attr:`sla_should_stop` on, and the loop must look at it after
                 each step.
+            skip_bad_batches: Whether a rollback leaves out the batches of the bad steps;
+                otherwise they are tried again.
             kwargs: As for ``accelerate.Accelerator``.
 
         Raises:
@@ -83,7 +86,7 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
         self._sla_objects: WeakSet[nn.Module | Optimizer] = WeakSet()
         self._sla_positions = Positions()
         super().__init__(*args, **kwargs)
-        self._sla_checkpoints = self._sla_shelve()
+        self._sla_checkpoints = self._sla_shelve(skips_bad_batches=skip_bad_batches)
 
     @property
     def sla_should_stop(self) -> bool:
@@ -102,6 +105,29 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
         """Folder of the run; None if there is none."""
         watch = _runs.current() or _runs.stopped()
         return None if watch is None else watch.session.run_folder
+
+    @property
+    def sla_step(self) -> int:
+        """Step of the run that ended last, from 0; -1 before the first. Unlike a counter in
+        the loop it goes back with a rollback, and on after a resume."""
+        watch = _runs.current() or _runs.stopped()
+        return -1 if watch is None else watch.step
+
+    def sla_epochs(self, num_epochs: int) -> Iterator[int]:
+        """What to loop over instead of ``range(num_epochs)``.
+
+        Begins with the epoch that was resumed, and comes to an epoch again if a rollback went
+        back over its end: what the loop does at the end of an epoch is done again then. With
+        ``range`` the loop over the batches goes on into the next epoch instead.
+
+        Args:
+            num_epochs: As for ``range``.
+        """
+        positions = self._sla_positions
+        while positions.epoch < num_epochs:
+            positions.set_chaining(chains_epochs=False)
+            yield positions.epoch
+            positions.epoch += 1
 
     def sla_phase(self, name: str) -> AbstractContextManager[None]:
         """Marks something in the loop that is no part of a step and has its own limits.
@@ -272,6 +298,13 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
         is_new = _runs.current() is None
         watch = _runs.begin(self, self._sla_settings, self._sla_on_stop, self._sla_launcher)
         watch.positions = self._sla_positions
+        find_checkpoints = ref(self._sla_checkpoints)
+
+        def find_rollback() -> RollBack | None:
+            checkpoints = find_checkpoints()
+            return None if checkpoints is None else checkpoints.roll_back
+
+        watch.find_rollback = find_rollback
         if is_new:
             for item in self._sla_objects:
                 watch.prepared.add(item)
@@ -298,7 +331,7 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
         watch = _runs.current()
         return nullcontext() if watch is None else watch.with_peers()
 
-    def _sla_shelve(self) -> Checkpoints:
+    def _sla_shelve(self, *, skips_bad_batches: bool) -> Checkpoints:
         def held() -> HeldState:
             return HeldState(self, self._models, self._optimizers)
 
@@ -315,4 +348,5 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
             restorer=restorer,
             settings=self._sla_settings.contract.checkpoint,
             positions=self._sla_positions,
+            skips_bad_batches=skips_bad_batches,
         )

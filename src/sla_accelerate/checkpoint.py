@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,12 @@ from sla_accelerate._folders import NumberedFolders
 from sla_accelerate._position import Positions
 from sla_accelerate._restore import Loaded, Restorer
 from sla_accelerate._state import HeldState
-from sla_accelerate.telemetry import LoopWatch
+from sla_accelerate.telemetry import LoopWatch, NoWayBackError
 from slav1.checkpoint import Choice, Shelf
 from slav1.checkpoint.errors import SaveFailedError
 from slav1.checkpoint.facts import SaveFacts
 from slav1.contract.settings import CheckpointSettings
+from slav1.decision import Decision
 
 LAST_GOOD = "last_good"
 """What to pass to ``load_state`` for the newest checkpoint that verifies."""
@@ -35,6 +35,7 @@ class Checkpoints:
         restorer: Restorer,
         settings: CheckpointSettings,
         positions: Positions,
+        skips_bad_batches: bool,
     ) -> None:
         """Starts with nothing.
 
@@ -45,7 +46,9 @@ class Checkpoints:
             restorer: Loads one checkpoint into it.
             settings: Of the contract.
             positions: Where its loaders are.
+            skips_bad_batches: Whether a rollback leaves out what the bad steps were made of.
         """
+        self._skips_bad_batches = skips_bad_batches
         self._accelerator = accelerator
         self._project = accelerator.project_configuration
         self._save = save
@@ -57,17 +60,13 @@ class Checkpoints:
         self._of: LoopWatch | None = None
 
     def shelf(self, watch: LoopWatch) -> Shelf:
-        """Collective the first time in a run. The run's line of checkpoints."""
+        """The run's line of checkpoints."""
         if self._shelf is None or self._of is not watch:
-            peers = watch.session.peers
-            mine = asdict(self._settings)
-            # Ranks may have been started with other contracts; rank 0's is in force.
-            given = peers.gather("checkpoint settings", mine, limit_s=self._settings.limit_s)[0]
-            self._settings = CheckpointSettings(**given)
             folders = self._folders()
+            self._settings = watch.session.contract.checkpoint
             self._shelf = Shelf(
                 settings=self._settings,
-                peers=peers,
+                peers=watch.session.peers,
                 run_folder=watch.session.run_folder,
                 attempt=watch.session.attempt,
                 roots=[] if folders is None else [folders.root],
@@ -134,9 +133,10 @@ class Checkpoints:
         if input_dir is None or str(input_dir) == LAST_GOOD:
             choice = self.shelf(watch).choose()
             if choice is not None:
-                self.restore(watch, choice, **options)
                 if watch.num_steps == 0:
+                    # Counted first: one that ends the process must not be tried for ever.
                     self.shelf(watch).resumed(choice)
+                self._restore(watch, choice, **options)
                 return choice.path
             if input_dir is not None:
                 watch.session.note("This run has no checkpoint yet: it starts from the beginning.")
@@ -151,25 +151,42 @@ class Checkpoints:
         self._go_on(watch, saved, is_rollback=False)
         return path
 
-    def restore(
+    def roll_back(self, watch: LoopWatch, decision: Decision) -> None:
+        """Collective. Takes the state back to the last good checkpoint from before the harm.
+
+        The batches of the bad steps are left out from now on, unless they are to be tried
+        again.
+
+        Raises:
+            NoWayBackError: If the run has no checkpoint yet.
+            CheckpointError: On all ranks, if none can be used.
+        """
+        alarm = watch.step if decision.alarm_step is None else decision.alarm_step
+        onset = alarm if decision.onset_step is None else decision.onset_step
+        bad = self._positions.batches_of(onset, alarm)
+        choice = self.shelf(watch).choose(before_step=onset)
+        if choice is None:
+            raise NoWayBackError("it has no checkpoint yet; save_state() makes them.")
+        self._restore(watch, choice, is_rollback=True)
+        if self._skips_bad_batches:
+            self._positions.leave_out(bad)
+        self.shelf(watch).rolled_back(choice)
+
+    def _restore(
         self, watch: LoopWatch, choice: Choice, *, is_rollback: bool = False, **options: Any
     ) -> None:
         """Collective. Loads a checkpoint that was chosen, and so verified."""
-        saved = self._restorer.load(
+        loaded = self._restorer.load(
             watch.session.peers, choice.path, choice.manifest, self._settings, options
         )
-        self._go_on(watch, saved, is_rollback=is_rollback)
+        self._go_on(watch, loaded, is_rollback=is_rollback)
 
     def _go_on(self, watch: LoopWatch, loaded: Loaded, *, is_rollback: bool) -> None:
         """Collective. Puts detectors, steps and loaders where the checkpoint was."""
         saved = loaded.saved
-        if saved is not None and saved.detectors is not None and not is_rollback:
-            watch.session.restore(saved.detectors)
+        detectors = None if saved is None else saved.detectors
         step = self._agree(watch, "step of a checkpoint", -1 if saved is None else saved.step)
-        if is_rollback:
-            watch.go_back(step)
-        elif watch.num_steps == 0:
-            watch.step = max(watch.step, step)
+        (watch.go_back if is_rollback else watch.resume)(step, detectors)
         if not loaded.is_ours:
             return
         reason = self._positions.apply(

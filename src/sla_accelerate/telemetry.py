@@ -2,9 +2,9 @@
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import monotonic_ns
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor, is_grad_enabled
 from torch.optim import Optimizer
@@ -14,7 +14,8 @@ from sla_accelerate._pace import Pace
 from sla_accelerate._position import Positions
 from sla_accelerate._prepared import Prepared
 from sla_accelerate.actions import OnStop, TrainingStoppedError
-from slav1.decision import Action
+from slav1.checkpoint.errors import CheckpointError
+from slav1.decision import Action, Decision
 from slav1.phase import Phase
 from slav1.recorder import layout
 from slav1.session import Session
@@ -23,6 +24,18 @@ from slav1.torch_signals import WARMUP_STEPS, LossReader, non_finite_flags
 
 _DATA, _FORWARD, _BACKWARD = int(Phase.DATA), int(Phase.FORWARD), int(Phase.BACKWARD)
 _OPTIMIZER, _BETWEEN, _EVALUATION = int(Phase.OPTIMIZER), int(Phase.BETWEEN), int(Phase.EVALUATION)
+
+
+class NoWayBackError(Exception):
+    """There is nothing to roll back to."""
+
+
+class RollBack(Protocol):
+    """Takes the state of all ranks back."""
+
+    def __call__(self, watch: "LoopWatch", decision: Decision) -> None:
+        """Collective. Takes it back, or raises NoWayBackError or CheckpointError on all."""
+        ...
 
 
 class LoopWatch:
@@ -64,10 +77,13 @@ class LoopWatch:
         """Steps this process has made."""
         self.positions: Positions | None = None
         """Where the loaders are; None if nobody needs to know."""
+        self.find_rollback: Callable[[], RollBack | None] = lambda: None
+        """Finds what takes the state back; returns None if nothing can."""
         self.are_batches_uneven = False
         """Whether ranks may have different numbers of batches on purpose."""
         self._on_stop = on_stop
         self._action = Action.LOG
+        self._due: Decision | None = None
         self._keeps_batch = keeps_batch
         self._faults = None if faults is None else FaultPoints(faults, self.prepared)
         self._losses = LossReader(session.recorder)
@@ -90,6 +106,8 @@ class LoopWatch:
         if not self.is_training_fetch:
             self._step_aside(_EVALUATION)
             return True
+        if self._due is not None:
+            self._roll_back(self._due)
         self._go_on(_DATA)
         if self._rest == _FORWARD:
             self._rest = _BETWEEN
@@ -204,11 +222,27 @@ class LoopWatch:
     @property
     def is_healthy(self) -> bool:
         """Whether nothing is known that speaks against the state in memory."""
-        return True
+        return self._due is None and not self.session.command.is_deciding
 
-    def go_back(self, step: int) -> None:
-        """The state is that of the end of ``step`` again."""
+    def resume(self, step: int, detectors: Any) -> None:
+        """The state is that of the end of ``step`` of an earlier start.
+
+        Args:
+            step: Last step contained; not looked at if this process has made any yet.
+            detectors: Their memories; None on all ranks but one, or if there are none.
+        """
+        if detectors is not None:
+            self.session.restore(detectors)
+        if self.num_steps == 0:
+            self.step = max(self.step, step)
+            self.recorder.starts_at(self.step + 1)
+
+    def go_back(self, step: int, detectors: Any) -> None:
+        """The state is that of the end of ``step`` again; arguments as for :meth:`resume`."""
+        self._losses.drain()
         self.step = step
+        self._flags, self._due = 0, None
+        self.session.rolled_back(step, detectors)
 
     def forget_objects(self) -> None:
         """The user frees all models and optimizers; others may follow."""
@@ -265,8 +299,33 @@ class LoopWatch:
             self._carry_out(action)
 
     def _carry_out(self, action: Action) -> None:
-        self.stopped_at = self.step
         self.session.confirm(self.step)
+        if action is Action.ROLLBACK:
+            self._due, was_due = self.session.decision(), self._due is not None
+            if not was_due and self.positions is not None and self.positions.trains_with_loader:
+                return
+            self.session.stop_instead(
+                "The run can't be rolled back: the loop does not train with batches of a "
+                "prepared loader, one or more for each step, so they can't be set back. It stops."
+            )
+        self._stop(action)
+
+    def _roll_back(self, decision: Decision) -> None:
+        """Goes back now that the loop has ended all that belongs to its last step: the
+        learning rate is set, an average is taken, a metric is counted."""
+        roll_back = self.find_rollback()
+        try:
+            if roll_back is None:
+                raise NoWayBackError("The accelerator that could roll the run back is gone.")
+            with self.aside(Phase.CHECKPOINT):
+                roll_back(self, decision)
+        except (NoWayBackError, CheckpointError) as error:
+            self.session.stop_instead(f"The run can't be rolled back and stops: {error}")
+            self._due = None
+            self._stop(Action.STOP)
+
+    def _stop(self, action: Action) -> None:
+        self.stopped_at = self.step
         self._action = action
         if self._on_stop == "raise":
             self.leave("finished")
