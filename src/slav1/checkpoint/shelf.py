@@ -2,27 +2,24 @@
 
 import os
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from slav1.checkpoint._background import Background
 from slav1.checkpoint._catalogue import Catalogue
 from slav1.checkpoint._check import check_together
 from slav1.checkpoint._choose import choose, reject, sweep_once
-from slav1.checkpoint._commit import discard
 from slav1.checkpoint._disk import Disk
-from slav1.checkpoint._find import find_checkpoints
+from slav1.checkpoint._keep import Keep
 from slav1.checkpoint._line import Choice, Commit, Line
 from slav1.checkpoint._meeting import StageError
-from slav1.checkpoint._names import Writer, beside
+from slav1.checkpoint._names import Writer
 from slav1.checkpoint._save import Save
 from slav1.checkpoint.errors import CheckpointError, SaveFailedError
 from slav1.checkpoint.facts import SaveFacts
 from slav1.checkpoint.manifest import Manifest
 from slav1.checkpoint.peers import Peers
-from slav1.checkpoint.retention import MIN_NEWER, removable
-from slav1.checkpoint.verify import verify_path
 from slav1.contract.settings import CheckpointSettings
 
 CATALOGUE = "checkpoints.jsonl"
@@ -80,11 +77,8 @@ class Shelf:
             catalogue=Catalogue(run_folder.absolute().parent / CATALOGUE, run, disk),
             own_folder=run_folder.absolute() / OWN_FOLDER,
         )
-        self._roots = [root.absolute() for root in roots]
-        self._is_scanned = False
-        self._unwanted: set[Path] = set()
-        self._running: threading.Thread | None = None
-        self._errors: list[SaveFailedError] = []
+        self._keep = Keep(self._line, roots)
+        self._background = Background()
         self.num_failed_in_row = 0
         """Saves that failed since the last that did not."""
 
@@ -119,25 +113,16 @@ class Shelf:
             facts: What is saved; its tensors are copies too, see
                 :func:`slav1.checkpoint.snapshot.snapshot`.
         """
-        self._wait(None)
+        self._wait_for_the_one_before()
         number = self._line.number("save")
-
-        def work() -> None:
-            try:
-                self._save(path, write, facts, number)
-            except SaveFailedError as error:
-                self._errors.append(error)
-            except BaseException as error:  # noqa: BLE001 - nothing may vanish with a thread
-                reason = f"{type(error).__name__}: {error}"
-                self._errors.append(SaveFailedError(path=path, step=facts.step, reason=reason))
-
-        self._running = threading.Thread(target=work, name="slav1-checkpoint", daemon=True)
-        self._running.start()
+        self._background.start(
+            lambda: self._save(path, write, facts, number), path=path, facts=facts
+        )
 
     @property
     def is_saving(self) -> bool:
         """Whether a save runs in the background."""
-        return self._running is not None and self._running.is_alive()
+        return self._background.is_running
 
     def poll(self) -> None:
         """Says what became of saves in the background; called at step boundaries.
@@ -145,8 +130,7 @@ class Shelf:
         Raises:
             SaveFailedError: If one failed since the last call.
         """
-        if self._errors:
-            raise self._errors.pop(0)
+        self._background.raise_error()
 
     def drain(self, limit_s: float) -> None:
         """Waits for the save in the background, at the end of a run.
@@ -159,8 +143,7 @@ class Shelf:
             CheckpointError: If it did not end in time; it never becomes a checkpoint then,
                 unless it still ends by itself.
         """
-        self._wait(limit_s)
-        if self.is_saving:
+        if not self._background.wait(limit_s):
             raise CheckpointError(
                 f"The save in the background did not end within {limit_s:g} s and is given up; "
                 "the last good checkpoint stays in place."
@@ -206,8 +189,8 @@ class Shelf:
         Raises:
             NoGoodCheckpointError: If there are some and none can be used.
         """
-        self._wait(None)
-        return choose(self._line, self._folders(), before_step=before_step)
+        self._wait_for_the_one_before()
+        return choose(self._line, self._keep.folders(), before_step=before_step)
 
     def resumed(self, choice: Choice) -> None:
         """Counts that the run goes on from a checkpoint. Every rank calls it."""
@@ -220,7 +203,7 @@ class Shelf:
         """Counts a rollback, and sets newer checkpoints aside. Every rank calls it."""
         if self._line.is_leader:
             self._tell("rolled_back", choice)
-        self._scan()
+        self._keep.scan()
         for path, manifest in self._line.newest_first():
             if manifest.sequence > choice.manifest.sequence and path != choice.path:
                 reason = f"the run was rolled back to step {choice.step}, before it."
@@ -231,11 +214,7 @@ class Shelf:
     @property
     def last_good(self) -> Choice | None:
         """The newest healthy checkpoint, as far as this rank knows without reading it."""
-        self._scan()
-        for path, manifest in self._line.newest_first():
-            if manifest.is_healthy and path.exists():
-                return self._line.choice(path, manifest)
-        return None
+        return self._keep.last_good()
 
     def may_remove(self, path: Path) -> bool:
         """Whether a host may remove a checkpoint now, by its own rotation.
@@ -245,29 +224,11 @@ class Shelf:
         Returns:
             False for the last good one and, unless ``keep`` is 1, the good one before it.
         """
-        self._scan()
-        path = path.absolute()
-        entries = self._line.newest_first()
-        if path not in dict(entries):
-            return True
-        if path in self._removable(entries, min(MIN_NEWER, self._line.settings.keep)):
-            return True
-        with self._line.lock:
-            self._unwanted.add(path)
-        return False
+        return self._keep.may_remove(path.absolute())
 
     def removed(self, path: Path) -> None:
         """Tells that the host has removed a checkpoint. Every rank calls it."""
-        path = path.absolute()
-        with self._line.lock:
-            self._unwanted.discard(path)
-            manifest = self._line.known.pop(path, None)
-        if manifest is None or not self._line.is_leader:
-            return
-        sidecar = path.with_name(f"{path.name}.sla.json")
-        if sidecar.exists() and not path.exists():
-            self._line.disk.unlink(sidecar)
-        self._line.catalogue.add("removed", path, manifest)
+        self._keep.forget(path.absolute())
 
     def prune(self, folder: Path, *, keep: int | None = None) -> list[Path]:
         """Removes older checkpoints of a folder. Every rank calls it; the leader acts.
@@ -283,21 +244,15 @@ class Shelf:
         """
         if not self._line.is_leader:
             return []
-        self._scan()
-        folder = folder.absolute()
-        entries = [one for one in self._line.newest_first() if one[0].parent == folder]
         wanted = keep if keep is not None else self._line.settings.keep
-        gone = self._removable(entries, max(MIN_NEWER, wanted))
-        for path in gone:
-            self._discard(path)
-        return gone
+        return self._keep.prune(folder.absolute(), wanted)
 
     # -- inside -------------------------------------------------------------------------------
 
     def _save(
         self, path: Path, write: Callable[[Path], None], facts: SaveFacts, number: int
     ) -> Commit:
-        self._scan()
+        self._keep.scan()
         sweep_once(self._line, path.absolute().parent)
         try:
             commit = Save(self._line, path, write, facts, number).run()
@@ -306,75 +261,18 @@ class Shelf:
             self._tell_failed(error)
             raise
         self.num_failed_in_row = 0
-        with self._line.lock:
-            self._line.known[commit.path] = commit.manifest
-            self._line.proved.add(commit.manifest.seal)
-            self._unwanted.discard(commit.path)
+        self._keep.add(commit.path, commit.manifest)
         if self._line.is_leader:
             self._tell_committed(commit)
-            self._tidy()
+            self._keep.tidy()
         return commit
 
-    def _tidy(self) -> None:
-        """Removes what may go now. A failure leaves too much behind, never too little."""
-        try:
-            self.prune(self._line.own_folder)
-            with self._line.lock:
-                unwanted = list(self._unwanted)
-            for path in unwanted:
-                if self.may_remove(path):
-                    self._discard(path)
-        except OSError as error:
-            self._line.peers.record("notice", f"Old checkpoints could not be removed: {error}.")
-
-    def _discard(self, path: Path) -> None:
-        with self._line.lock:
-            manifest = self._line.known.pop(path, None)
-            self._unwanted.discard(path)
-        if manifest is None or not path.exists():
-            return
-        spare = beside(path, "old", self._line.writer, manifest.sequence, manifest.step)
-        # Written first: should the removal be cut short, a start knows that it was meant.
-        self._line.catalogue.add("removed", path, manifest)
-        discard(path, spare, self._line.disk)
-
-    def _removable(self, entries: Sequence[tuple[Path, Manifest]], num_newer: int) -> list[Path]:
-        is_good = [
-            manifest.is_healthy and self._is_proved(path, manifest) for path, manifest in entries
-        ]
-        return removable([path for path, _ in entries], is_good, num_newer)
-
-    def _is_proved(self, path: Path, manifest: Manifest) -> bool:
-        """Whether it was read back by this process; if not yet, it is read now."""
-        if not path.exists():
-            return False
-        if manifest.seal in self._line.proved:
-            return True
-        report = verify_path(path)
-        if report.problems or report.manifest is None or report.manifest.seal != manifest.seal:
-            return False
-        self._line.proved.add(manifest.seal)
-        return True
-
-    def _scan(self) -> None:
-        """Learns, once, which checkpoints there are from earlier starts."""
-        with self._line.lock:
-            if self._is_scanned:
-                return
-            self._is_scanned = True
-            folders = [*self._folders(), *self._line.catalogue.folders()]
-            for one in find_checkpoints(dict.fromkeys(folders), self._line.run):
-                if one.generations is not None:
-                    self._line.known.setdefault(one.path, one.generations.new)
-
-    def _folders(self) -> list[Path]:
-        with self._line.lock:
-            known = [path.parent for path in self._line.known]
-        return list(dict.fromkeys([*self._roots, self._line.own_folder, *known]))
-
-    def _wait(self, limit_s: float | None) -> None:
-        if self._running is not None:
-            self._running.join(self._line.settings.limit_s if limit_s is None else limit_s)
+    def _wait_for_the_one_before(self) -> None:
+        limit_s = self._line.settings.limit_s
+        if not self._background.wait(limit_s):
+            raise CheckpointError(
+                f"The save in the background did not end within {limit_s:g} s (checkpoint.limit_s)."
+            )
 
     def _tell_committed(self, commit: Commit) -> None:
         manifest = commit.manifest

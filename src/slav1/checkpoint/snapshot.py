@@ -1,0 +1,122 @@
+"""Copies of a state in memory that is kept from one copy to the next.
+
+Imports torch, so nothing that the monitor imports may import this module.
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+NUM_SETS = 2
+"""One set may still be written while the next copy is made into the other."""
+
+
+class SnapshotBuffers:
+    """Memory for copies of one state; two sets, used in turn.
+
+    A copy stays as it is until the second copy after it: as long as at most one is being
+    written, nothing changes under the writer.
+
+    Args:
+        pin: Whether to pin the memory of what comes from a device; None pins if CUDA is there.
+    """
+
+    def __init__(self, *, pin: bool | None = None) -> None:
+        self._pin = torch.cuda.is_available() if pin is None else pin
+        self._sets: list[dict[str, Tensor]] = [{} for _ in range(NUM_SETS)]
+        self._next = 0
+
+    def prepare(self, state: Any) -> None:
+        """Takes and touches the memory for both sets, so that no later copy waits for it."""
+        for _ in range(NUM_SETS):
+            snapshot(state, self)
+
+    def take_set(self) -> dict[str, Tensor]:
+        """The set whose turn it is; for :func:`snapshot`."""
+        taken = self._sets[self._next]
+        self._next = (self._next + 1) % NUM_SETS
+        return taken
+
+    def fitting(self, buffers: dict[str, Tensor], name: str, like: Tensor) -> Tensor:
+        """Memory for one tensor, anew if type or shape changed; for :func:`snapshot`."""
+        present = buffers.get(name)
+        if present is not None and (present.dtype, present.shape) == (like.dtype, like.shape):
+            return present
+        pin = self._pin and like.device.type == "cuda"
+        made = torch.empty(like.shape, dtype=like.dtype, pin_memory=pin)
+        buffers[name] = made
+        return made
+
+
+def snapshot(state: Any, buffers: SnapshotBuffers | None = None) -> Any:
+    """A copy of a state that shares nothing with it.
+
+    Containers are built anew, tensors are copied to the host, whatever else is copied deeply.
+    Tensors that are the same memory are one tensor in the copy too. Waits until copies from a
+    device have arrived.
+
+    Args:
+        state: Tensors in nested dicts, lists and tuples, beside plain values.
+        buffers: Where to put the copies; None takes new memory.
+    """
+    copier = _Copier(buffers or SnapshotBuffers())
+    made = copier.rebuild(state, "")
+    copier.finish()
+    return made
+
+
+class _Copier:
+    def __init__(self, buffers: SnapshotBuffers) -> None:
+        self._buffers = buffers
+        self._set = buffers.take_set()
+        self._seen: dict[tuple[Any, ...], Tensor] = {}
+        self._from: list[Tensor] = []
+        self._to: list[Tensor] = []
+
+    def rebuild(self, value: Any, name: str) -> Any:
+        if isinstance(value, Tensor):
+            return self._copy(value, name)
+        if isinstance(value, str | int | float | bool | bytes | None):
+            return value
+        if type(value) is tuple:
+            return tuple(self.rebuild(one, f"{name}.{i}") for i, one in enumerate(value))
+        if type(value) is list:
+            return [self.rebuild(one, f"{name}.{i}") for i, one in enumerate(value)]
+        if isinstance(value, Mapping) and type(value).__module__ in ("builtins", "collections"):
+            return self._rebuild_mapping(value, name)
+        return copy.deepcopy(value)
+
+    def _rebuild_mapping(self, value: Mapping[Any, Any], name: str) -> Any:
+        rebuilt = copy.copy(value)
+        for key, inner in value.items():
+            rebuilt[key] = self.rebuild(inner, f"{name}.{key}")  # type: ignore[index]
+        return rebuilt
+
+    def _copy(self, tensor: Tensor, name: str) -> Any:
+        tensor = tensor.detach()
+        if tensor.layout is not torch.strided or hasattr(tensor, "to_local"):
+            # Spread or sparse: its own class knows how to copy it, on its own device.
+            return tensor.clone()
+        place = (
+            tensor.device,
+            tensor.data_ptr(),
+            tensor.dtype,
+            tensor.shape,
+            tensor.stride(),
+        )
+        if tensor.numel() and place in self._seen:
+            return self._seen[place]
+        buffer = self._buffers.fitting(self._set, name, tensor)
+        self._seen[place] = buffer
+        self._from.append(tensor)
+        self._to.append(buffer)
+        return buffer
+
+    def finish(self) -> None:
+        with torch.no_grad():
+            torch._foreach_copy_(self._to, self._from, non_blocking=True)
+        for device in {one.device for one in self._from if one.device.type == "cuda"}:
+            torch.cuda.current_stream(device).synchronize()
