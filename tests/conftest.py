@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,26 +21,36 @@ GRACE_S = 3.0
 SHARED_MEMORY = Path("/dev/shm")
 
 
-def _load_launch() -> ModuleType:
+def _load(name: str) -> ModuleType:
     # Test folders are no packages (import mode importlib), so the file is loaded by path.
-    path = Path(__file__).parent / "ranks" / "_launch.py"
-    spec = importlib.util.spec_from_file_location("_launch", path)
+    path = Path(__file__).parent / "ranks" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["_launch"] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
 
-_launch = _load_launch()
+_launch, _forks = _load("_launch"), _load("_forks")
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[Any]:
+    """The process that ranks are forked from; see ``tests/ranks/_fork_server.py``."""
+    server = _forks.ForkServer(_launch._environment())
+    yield server
+    server.close()
 
 
 @pytest.fixture
-def launch(tmp_path: Path) -> Iterator[Any]:
+def launch(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     """Runs scripts on real rank processes; see ``tests/ranks/_launch.py``."""
     folder = tmp_path / "launch"
     folder.mkdir()
     starter = _launch.Launch(folder=folder)
+    if "fork_server" in request.fixturenames:
+        starter.fork = partial(_forks.ForkedProcess, request.getfixturevalue("fork_server"))
     yield starter
     starter.close()
 

@@ -1,12 +1,8 @@
 """What the host tests share: ranks that start in milliseconds, and their ledgers."""
 
-import json
 import os
-import queue
 import signal
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,60 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _forks import ForkServer
 from _launch import Ended, _environment, free_port
 
 SCRIPTS = Path(__file__).parent / "_scripts"
 # Tests in this process train the same toys as the scripts.
 sys.path.append(str(SCRIPTS))
 TICK_S = 0.02
-START_LIMIT_S = 180.0
-
-
-class ForkServer:
-    """The test's end of ``_scripts/fork_server.py``."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(SCRIPTS / "fork_server.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=_environment(),
-        )
-        self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._ended: dict[int, int] = {}
-        self._reader = threading.Thread(target=self._read, name="fork-server", daemon=True)
-        self._reader.start()
-        self._answers.get(timeout=START_LIMIT_S)
-
-    def fork(self, order: dict[str, Any]) -> int:
-        """Starts one rank; returns its process id."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        self._process.stdin.flush()
-        while "rank" not in (answer := self._answers.get(timeout=START_LIMIT_S)):
-            self._ended[answer["pid"]] = answer["status"]
-        return int(answer["pid"])
-
-    def exit_code(self, pid: int) -> int | None:
-        """Exit code of a rank as ``subprocess`` gives it; None while it runs."""
-        while not self._answers.empty():
-            answer = self._answers.get()
-            self._ended[answer["pid"]] = answer["status"]
-        return self._ended.get(pid)
-
-    def close(self) -> None:
-        """Ends the server, and with it every rank that still runs."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=20)
-        self._reader.join(timeout=20)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._answers.put(json.loads(line))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -209,18 +158,11 @@ class Ranks:
             job.kill()
 
 
-@pytest.fixture(scope="session")
-def _fork_server() -> Iterator[ForkServer]:
-    server = ForkServer()
-    yield server
-    server.close()
-
-
 @pytest.fixture
-def ranks(_fork_server: ForkServer, tmp_path: Path) -> Iterator[Ranks]:
+def ranks(fork_server: ForkServer, tmp_path: Path) -> Iterator[Ranks]:
     """Runs scripts of ``_scripts`` on rank processes that start in milliseconds."""
     folder = tmp_path / "ranks"
     folder.mkdir()
-    starter = Ranks(server=_fork_server, folder=folder)
+    starter = Ranks(server=fork_server, folder=folder)
     yield starter
     starter.close()

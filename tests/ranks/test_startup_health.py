@@ -4,7 +4,10 @@ import json
 
 import pytest
 
-pytestmark = [pytest.mark.ranks, pytest.mark.slow]
+pytestmark = [
+    *(pytest.mark.ranks, pytest.mark.slow),
+    pytest.mark.usefixtures("fork_server"),
+]
 
 TIMEOUT_S = 3.0
 SLACK_S = 2.5

@@ -4,7 +4,10 @@ import re
 
 import pytest
 
-pytestmark = [pytest.mark.ranks, pytest.mark.slow]
+pytestmark = [
+    *(pytest.mark.ranks, pytest.mark.slow),
+    pytest.mark.usefixtures("fork_server"),
+]
 
 EXIT_CODE = 70
 TIMEOUT_S = 3.0

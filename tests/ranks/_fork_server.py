@@ -28,7 +28,7 @@ STDIN, STDOUT, STDERR = 0, 1, 2
 
 def main() -> None:
     """Serves; in a forked rank, runs the script it was forked for."""
-    for name in ("lightning.pytorch", "sla_lightning"):
+    for name in ("lightning.pytorch", "sla_lightning", "accelerate", "sla_accelerate"):
         importlib.import_module(name)
     # Objects that no collection touches stay shared with the forks.
     gc.freeze()
@@ -113,6 +113,7 @@ def become_rank(order: dict[str, Any]) -> None:
     os.chdir(folder)
     sys.argv = [order["path"], *order["args"]]
     sys.path[0] = str(Path(order["path"]).parent)
+    sys.path[1:1] = filter(None, order["env"].get("PYTHONPATH", "").split(os.pathsep))
     sys.stdout.reconfigure(line_buffering=True)
 
 
