@@ -9,10 +9,7 @@ import pytest
 from slav1.ledger import read_ledger
 from slav1.recorder.ring import read_ring_file
 
-pytestmark = [
-    *(pytest.mark.ranks, pytest.mark.slow),
-    pytest.mark.usefixtures("fork_server"),
-]
+pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 
 SCRIPT = Path(__file__).parent / "_scripts" / "accelerate_loop.py"
 
