@@ -42,3 +42,10 @@ class Decision:
 
     step: int | None = None
     """Step at whose end every rank acts; None until it is scheduled."""
+
+    onset_step: int | None = None
+    """First step that is bad, as far as is known: a rollback goes to a checkpoint from
+    before it."""
+
+    alarm_step: int | None = None
+    """Step at which it was found. A rollback leaves out the batches from the onset to it."""

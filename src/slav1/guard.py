@@ -5,7 +5,7 @@ from typing import Any
 
 from slav1.breach import Breach, Status
 from slav1.detectors._detector import Detector, Event
-from slav1.sample import Pulse, Round, Sample
+from slav1.sample import Pulse, Round, Sample, Save
 from slav1.state import from_plain, to_plain
 
 
@@ -21,7 +21,7 @@ class Guard:
         self._states: dict[str, dict[int | None, Any]] = {name: {} for name in detectors}
         self._watching = {
             kind: [(name, each) for name, each in self._detectors.items() if kind in each.WATCHES]
-            for kind in (Sample, Round, Pulse)
+            for kind in (Sample, Round, Pulse, Save)
         }
         self.num_seen = dict.fromkeys(detectors, 0)
         """Events each rule has seen, counted over all ranks."""
@@ -32,7 +32,7 @@ class Guard:
         A detector that fails is switched off, and a notice says so: one rule must not
         take the others along.
         """
-        rank = None if isinstance(event, Round) else event.rank
+        rank = None if isinstance(event, Round | Save) else event.rank
         found = []
         for name, detector in self._watching[type(event)]:
             states = self._states[name]
@@ -56,7 +56,7 @@ class Guard:
             rule=name,
             status=Status.NOTICE,
             is_actionable=False,
-            rank=None if isinstance(event, Round) else event.rank,
+            rank=None if isinstance(event, Round | Save) else event.rank,
             step=event.step,
             statistic=None,
             limit=None,
@@ -64,6 +64,19 @@ class Guard:
             message=f"Rule {name} failed and is off for the rest of the run: "
             f"{type(error).__name__}: {error}.",
         )
+
+    def forget_steps(self, rank: int | None) -> None:
+        """Lets the rules of steps start afresh, as after going back to a checkpoint.
+
+        Rules that watch clocks or saves keep what they know: neither a process nor a disk has
+        changed because training went back.
+
+        Args:
+            rank: Whose memories are dropped; None for those of all ranks together.
+        """
+        for name, detector in self._detectors.items():
+            if not {Pulse, Save} & set(detector.WATCHES):
+                self._states[name].pop(rank, None)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all memories as plain values, for a checkpoint."""

@@ -54,10 +54,10 @@ other rules are statistical and only observe."""
 DEFAULT_ACTIONS = {
     "hang": Action.STOP,
     "liveness": Action.STOP,
-    "non_finite": Action.STOP,
-    "loss_variance": Action.STOP,
+    "non_finite": Action.ROLLBACK,
+    "loss_variance": Action.ROLLBACK,
 }
-"""All other rules log."""
+"""All other rules log. Where a host can't go back, a rollback stands for a stop."""
 
 
 def default_mode(rule: str) -> Mode:

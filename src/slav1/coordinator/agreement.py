@@ -135,7 +135,16 @@ class Agreement:
         """The decision being made or carried out; its step is None until it is scheduled."""
         return self._current
 
-    def propose(self, action: Action, *, rule: str, rank: int | None, reason: str) -> Effects:
+    def propose(
+        self,
+        action: Action,
+        *,
+        rule: str,
+        rank: int | None,
+        reason: str,
+        onset_step: int | None = None,
+        alarm_step: int | None = None,
+    ) -> Effects:
         """Starts a decision, or lines it up behind the one that is scheduled.
 
         Args:
@@ -143,11 +152,19 @@ class Agreement:
             rule: Rule whose breach led here.
             rank: Global rank at fault, if one is.
             reason: One sentence for people.
+            onset_step: First bad step, if it is known.
+            alarm_step: Step at which it was found, if it is known.
         """
         assert action > Action.LOG, "LOG is done by whoever logs; it needs no agreement"
         self._num_decisions += 1
         decision = Decision(
-            number=self._num_decisions, action=action, rule=rule, rank=rank, reason=reason
+            number=self._num_decisions,
+            action=action,
+            rule=rule,
+            rank=rank,
+            reason=reason,
+            onset_step=onset_step,
+            alarm_step=alarm_step,
         )
         if self._current is None:
             return self._start(decision)

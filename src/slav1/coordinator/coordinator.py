@@ -13,11 +13,13 @@ from slav1.coordinator.job_guard import JobGuard
 from slav1.coordinator.journal import Journal
 from slav1.coordinator.meetings import Answer, Meetings
 from slav1.coordinator.membership import PAUSE_S, Membership
+from slav1.coordinator.rollbacks import Rollbacks
 from slav1.coordinator.standstill import Standstill
 from slav1.coordinator.strangers import Strangers
 from slav1.decision import Action
 from slav1.ledger import Kind
-from slav1.policy import judge
+from slav1.policy import available, judge
+from slav1.sample import Pulse, Round
 
 BEAT_EVERY_S = 1.0
 """Pause between two signs of life to the nodes, in seconds."""
@@ -37,6 +39,7 @@ class Coordinator:
         num_nodes: int,
         journal: Journal,
         send: Send,
+        earlier_rollbacks: Iterable[int] = (),
     ) -> None:
         """Starts before any node has said hello.
 
@@ -46,6 +49,7 @@ class Coordinator:
             num_nodes: Nodes of the job.
             journal: Where everything is written down.
             send: Sends a message to the node of that number.
+            earlier_rollbacks: Steps at which earlier starts of this run were sent back.
         """
         self._contract = contract
         self._journal = journal
@@ -54,11 +58,14 @@ class Coordinator:
         self._ticked_at_s: float | None = None
         self._beat_at_s = float("-inf")
         self._membership = Membership(world_size=world_size, num_nodes=num_nodes)
-        self._decisions = Decisions(journal, send)
+        rollbacks = Rollbacks(contract.checkpoint, earlier_rollbacks)
+        self._decisions = Decisions(journal, send, rollbacks)
         self._guard = JobGuard(contract, world_size)
         self._standstill = Standstill(contract, self._membership, send)
         self._meetings = Meetings(self._membership, journal)
         self._strangers = Strangers()
+        self._can_go_back: set[int] = set()
+        self._wanted: set[int | None] = set()
         self._num_batches: dict[int, int | None] = {}
         self._lost: set[int] = set()
         self._lost_nodes: set[int] = set()
@@ -143,18 +150,42 @@ class Coordinator:
         membership = self._membership
         was_complete = membership.is_complete
         membership.join(message.rank, node, self._now_s)
+        if message.can_roll_back:
+            self._can_go_back.add(message.rank)
         if membership.is_complete and not was_complete:
             self._decisions.begin(membership.ranks_by_node())
 
     @_on.register
     def _(self, message: messages.StateRestored, node: int) -> None:
         del node
-        for name in self._guard.restore(message.state):
-            self._journal.note(
-                "notice",
-                f"The saved memory of rule {name} is not of this version; it starts afresh.",
-                rule=name,
-            )
+        self._tell_unusable(self._guard.restore(message.state))
+
+    @_on.register
+    def _(self, message: messages.RankWentBack, node: int) -> None:
+        del node
+        rank, step = message.rank, message.to_step
+        self._decisions.on_rank_back(rank, step)
+        is_first, unusable = self._guard.on_rank_back(rank, step, message.state)
+        self._tell_unusable(unusable)
+
+        def is_over(rule: str, of_rank: int | None) -> bool:
+            watches = self._contract.rules[rule].detector.WATCHES
+            is_of_all = Round in watches
+            return Pulse not in watches and (is_first if is_of_all else of_rank == rank)
+
+        self._journal.end_incidents(is_over, step, f"Training went back to step {step}.")
+
+    @_on.register
+    def _(self, message: messages.RankWants, node: int) -> None:
+        del node
+        if message.step in self._wanted:
+            # Every rank may ask; one answer is for all.
+            return
+        self._wanted.add(message.step)
+        onset = message.step if message.onset_step is None else message.onset_step
+        breach = notices.wanted(message.rank, message.step, message.reason, onset)
+        action = available(Action.ROLLBACK, can_roll_back=self._can_roll_back)
+        self._decisions.decide(action, breach, self._membership.listening)
 
     @_on.register
     def _(self, message: messages.RankFacts, node: int) -> None:
@@ -238,6 +269,18 @@ class Coordinator:
     def _(self, message: messages.NodeDone, node: int) -> None:
         self._membership.done[node] = message
 
+    @property
+    def _can_roll_back(self) -> bool:
+        return len(self._can_go_back) == self._membership.world_size
+
+    def _tell_unusable(self, rules: Iterable[str]) -> None:
+        for name in rules:
+            self._journal.note(
+                "notice",
+                f"The saved memory of rule {name} is not of this version; it starts afresh.",
+                rule=name,
+            )
+
     def _answer_state_requests(self) -> None:
         for node, answer in self._guard.answers(self._now_s):
             self._send(node, answer)
@@ -269,7 +312,7 @@ class Coordinator:
             self._decisions.on_process_ended(breach.rank)
             return
         rule = self._contract.rules[breach.rule]
-        verdict = judge(breach, rule)
+        verdict = judge(breach, rule, can_roll_back=self._can_roll_back)
         self._journal.breach(breach, rule, verdict)
         if self.is_finished:
             return

@@ -1,11 +1,14 @@
 """From the policy's word to what the ranks do: decisions, carried out and written down."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from slav1.breach import Breach
 from slav1.coordinator import messages
 from slav1.coordinator.agreement import Agreement, Effects, Hold, Outcome, Release, Result, Schedule
 from slav1.coordinator.journal import Journal
+from slav1.coordinator.rollbacks import Rollbacks, bad_steps
 from slav1.decision import Action, Decision
 
 Send = Callable[[int, messages.FromCoordinator], None]
@@ -20,6 +23,14 @@ MAX_RANKS_TOLD = 64
 _END_NUMBER = 1001
 
 
+class _Wanted(NamedTuple):
+    """What the policy says about a breach that is not acted on yet."""
+
+    action: Action
+    breach: Breach
+    nodes: tuple[int, ...]
+
+
 class Decisions:
     """Makes the decisions of one attempt and sees that they are carried out.
 
@@ -27,26 +38,41 @@ class Decisions:
     hangs or never came, no step can be agreed on, and every process of the job is ended.
     """
 
-    def __init__(self, journal: Journal, send: Send) -> None:
-        """Starts with nothing decided, and without ranks that could agree."""
+    def __init__(self, journal: Journal, send: Send, rollbacks: Rollbacks) -> None:
+        """Starts with nothing decided, and without ranks that could agree.
+
+        Args:
+            journal: Where decisions and what became of them are written.
+            send: Sends a message to the node of that number.
+            rollbacks: How often the run may go back.
+        """
         self._journal = journal
         self._send = send
+        self._rollbacks = rollbacks
         self._agreement: Agreement | None = None
         self._is_anyone_lost = False
         self._silent_nodes: set[int] = set()
         self._too_late: list[Decision] = []
+        self._after_this: list[_Wanted] = []
         self._num_tries = 0
         self._num_ranks = 0
         self._longest_s = 0.0
+        self._standing: Decision | None = None
+        self._back: dict[int, int] = {}
+        self._later: _Wanted | None = None
         self.ending: Decision | None = None
         """The decision to end all processes; None if there is none."""
-        self.stopped: Decision | None = None
-        """The scheduled decision that stands; None if there is none."""
 
     @property
     def is_deciding(self) -> bool:
         """Whether ranks wait, or will act soon: a time to look often."""
         return self._agreement is not None and self._agreement.current is not None
+
+    @property
+    def stopped(self) -> Decision | None:
+        """The scheduled decision that ends training; None if there is none."""
+        standing = self._standing
+        return None if standing is None or standing.action < Action.STOP else standing
 
     def begin(self, ranks_by_node: Mapping[str, Sequence[int]]) -> None:
         """Every rank of the job is there: they can agree from now on."""
@@ -62,18 +88,51 @@ class Decisions:
             nodes: Nodes that can be told to end their processes.
         """
         is_standstill = breach.rule in ("hang", "liveness")
-        if self.ending is not None or (self.stopped is not None and not is_standstill):
+        if self.ending is not None:
             return
+        if self._standing is not None and action <= self._standing.action and not is_standstill:
+            if self._is_news(breach):
+                self._keep_for_later(_Wanted(action, breach, tuple(nodes)))
+            return
+        reason = breach.message
+        if action is Action.ROLLBACK and (too_many := self._rollbacks.why_not(breach.step)):
+            action, reason = Action.STOP, f"{reason} {too_many}"
         can_follow = not (is_standstill or self._is_anyone_lost or self._silent_nodes)
         if self._agreement is None or not can_follow:
-            self._end_job(action, breach, nodes)
+            # Whoever can't agree on a step can't go back together either.
+            self._end_job(Action.STOP if action is Action.ROLLBACK else action, breach, nodes)
             return
         self._num_tries = 1
+        onset_step, alarm_step = bad_steps(breach)
         self._carry_out(
             self._agreement.propose(
-                action, rule=breach.rule, rank=breach.rank, reason=breach.message
+                action,
+                rule=breach.rule,
+                rank=breach.rank,
+                reason=reason,
+                onset_step=onset_step,
+                alarm_step=alarm_step,
             )
         )
+
+    def on_rank_back(self, rank: int, to_step: int) -> None:
+        """A rank has gone back to a checkpoint and is about to go on from it.
+
+        Args:
+            rank: Global rank.
+            to_step: Last step that the checkpoint contains.
+        """
+        self._back[rank] = to_step
+
+    def _is_news(self, breach: Breach) -> bool:
+        """Whether a breach is from after a rollback that is still being carried out."""
+        if breach.rank is None:
+            return len(self._back) == self._num_ranks
+        return breach.rank in self._back
+
+    def _keep_for_later(self, wanted: "_Wanted") -> None:
+        if self._later is None or wanted.action > self._later.action:
+            self._later = wanted
 
     def on_tick(self, now_s: float) -> None:
         """Time passes."""
@@ -172,6 +231,8 @@ class Decisions:
                 self._conclude(effect)
         while self._too_late:
             self._try_again(self._too_late.pop())
+        while self._after_this:
+            self.decide(*self._after_this.pop())
 
     def _try_again(self, decision: Decision) -> None:
         """The reason has not gone away because a busy node answered too late."""
@@ -180,23 +241,42 @@ class Decisions:
         self._num_tries += 1
         self._carry_out(
             self._agreement.propose(
-                decision.action, rule=decision.rule, rank=decision.rank, reason=decision.reason
+                decision.action,
+                rule=decision.rule,
+                rank=decision.rank,
+                reason=decision.reason,
+                onset_step=decision.onset_step,
+                alarm_step=decision.alarm_step,
             )
         )
 
     def _schedule(self, effect: Schedule) -> None:
         decision = effect.decision
         assert decision.step is not None, "the agreement schedules what has a step"
-        if self.stopped is None or self.stopped.number != decision.number:
-            self.stopped = decision
+        if self._standing is None or self._standing.number != decision.number:
+            self._standing, self._later = decision, None
+            self._back.clear()
+            if decision.action is Action.ROLLBACK:
+                self._rollbacks.add(decision.step)
             self._journal.decision(
                 decision,
                 f"Decision {decision.number}: {_name(decision.action)} on all ranks at the end "
                 f"of step {decision.step}. Reason: {decision.reason}",
-                {"how": "scheduled"},
+                {
+                    "how": "scheduled",
+                    "onset_step": decision.onset_step,
+                    "alarm_step": decision.alarm_step,
+                },
             )
         message = messages.Schedule(
-            number=decision.number, step=decision.step, action=int(decision.action)
+            number=decision.number,
+            step=decision.step,
+            action=int(decision.action),
+            rule=decision.rule,
+            rank=decision.rank,
+            reason=decision.reason,
+            onset_step=decision.onset_step,
+            alarm_step=decision.alarm_step,
         )
         self._send(int(effect.node), message)
 
@@ -213,12 +293,14 @@ class Decisions:
                     "longest_latency_s": self._longest_s,
                 },
             )
+            if decision.action is Action.ROLLBACK:
+                self._go_on(decision, outcome.carried_out)
             return
         if outcome.result is Result.WITHDRAWN:
             self._too_late.append(decision)
         is_over = outcome.result is not Result.OVERDUE
-        if is_over and self.stopped is not None and self.stopped.number == decision.number:
-            self.stopped = None
+        if is_over and self._standing is not None and self._standing.number == decision.number:
+            self._standing = None
         self._journal.note(
             "notice",
             f"Decision {decision.number} ({_name(decision.action)}) is {outcome.result.value}: "
@@ -227,6 +309,61 @@ class Decisions:
             rule=decision.rule,
             evidence={"missing": list(outcome.missing), "result": outcome.result.value},
         )
+
+    def _go_on(self, decision: Decision, ranks: Sequence[int]) -> None:
+        """Every rank has said whether it went back: training goes on, or it can't."""
+        steps = {self._back.get(rank) for rank in ranks}
+        if steps == {None}:
+            self._standing = replace(decision, action=Action.STOP)
+            self._journal.note(
+                "notice",
+                f"No rank went back after decision {decision.number}: all stop instead.",
+                step=decision.step,
+                rule=decision.rule,
+                evidence={"decision": decision.number},
+            )
+            return
+        self._standing = None
+        later, self._later = self._later, None
+        if len(steps) > 1:
+            later = _Wanted(Action.STOP, _split(decision, self._back, ranks), ())
+        else:
+            self._tell_restored(decision, len(ranks), self._back[ranks[0]])
+        if later is not None:
+            self._after_this.append(later)
+
+    def _tell_restored(self, decision: Decision, num_ranks: int, to_step: int) -> None:
+        self._journal.note(
+            "restored",
+            f"All {num_ranks} ranks went back to step {to_step}: training goes on with step "
+            f"{to_step + 1}, {self._longest_s:.2f} s after the decision.",
+            step=to_step,
+            rule=decision.rule,
+            evidence={
+                "how": "rollback",
+                "decision": decision.number,
+                "from_step": decision.step,
+                "to_step": to_step,
+                "onset_step": decision.onset_step,
+                "alarm_step": decision.alarm_step,
+                "seconds": self._longest_s,
+            },
+        )
+
+
+def _split(decision: Decision, back: Mapping[int, int], ranks: Sequence[int]) -> Breach:
+    """The breach of ranks that went back to different steps: they are no job any more."""
+    told = ", ".join(f"rank {rank}: {back.get(rank, 'nowhere')}" for rank in ranks)
+    return Breach(
+        rule=decision.rule,
+        rank=None,
+        step=decision.step,
+        statistic=None,
+        limit=None,
+        unit="",
+        message=f"After decision {decision.number} the ranks went back to different steps "
+        f"({told}): training can't go on.",
+    )
 
 
 def _name(action: Action) -> str:

@@ -1,5 +1,6 @@
 """The rules that need all ranks: samples of one step put together and judged."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -24,6 +25,9 @@ class JobGuard:
         """
         self._rounds = Rounds(world_size)
         self._requests = StateRequests()
+        # How often each rank went back, and how often any did.
+        self._turns: Counter[int] = Counter()
+        self._turn = 0
         self._guard = Guard(
             {
                 name: rule.detector
@@ -43,13 +47,39 @@ class JobGuard:
         return self._rounds.num_dropped
 
     def observe(self, samples: Iterable[Sample]) -> list[Breach]:
-        """Takes in samples; returns what the rounds show that they complete."""
+        """Takes in samples; returns what the rounds show that they complete.
+
+        While ranks go back, samples of those that are not there yet belong to steps that
+        are done again.
+        """
         found = []
         for sample in samples:
+            if self._turns[sample.rank] < self._turn:
+                continue
             complete = self._rounds.add(sample)
             if complete is not None:
                 found += self._guard.observe(complete)
         return found
+
+    def on_rank_back(self, rank: int, to_step: int, state: Any) -> tuple[bool, list[str]]:
+        """A rank went back to a checkpoint; its samples from now on are new ones.
+
+        Args:
+            rank: Global rank.
+            to_step: Last step that the checkpoint contains.
+            state: Memories of the checkpoint to go on from; None to start afresh.
+
+        Returns:
+            Whether it is the first rank to come back; and the rules whose memory does
+            not fit.
+        """
+        self._turns[rank] += 1
+        is_first = self._turns[rank] > self._turn
+        if is_first:
+            self._turn = self._turns[rank]
+            self._rounds.restart(to_step)
+            self._guard.forget_steps(None)
+        return is_first, [] if state is None else self.restore(state)
 
     def restore(self, state: Any) -> list[str]:
         """Goes on from saved memories; returns the rules whose memory does not fit."""

@@ -1,7 +1,7 @@
 """What the coordinator writes down: ledger lines, and the same for people on stderr."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from slav1.breach import Breach, Fact, Status
@@ -13,7 +13,7 @@ from slav1.ledger import Entry, Kind
 from slav1.phase import Phase
 from slav1.policy import Verdict
 
-_SHOWN = ("breach", "decision", "first_exception", "notice")
+_SHOWN = ("breach", "decision", "restored", "checkpoint_rejected", "first_exception", "notice")
 
 
 class Journal:
@@ -29,8 +29,6 @@ class Journal:
         self._attempt = attempt
         self._ledger = ledger
         self._open: dict[tuple[str, int | None], int] = {}
-        self.num_breaches = 0
-        """Breach lines written."""
 
     def note(
         self,
@@ -80,16 +78,23 @@ class Journal:
             message=breach.message,
             evidence=_evidence(breach, verdict),
         )
-        if breach.status is Status.BREACH:
-            self.num_breaches += 1
-            if key not in self._open:
-                self._open[key] = entry.time_ns
-                self._write(replace(entry, kind="incident_begin"))
+        if breach.status is Status.BREACH and key not in self._open:
+            self._open[key] = entry.time_ns
+            self._write(replace(entry, kind="incident_begin"))
         self._write(entry)
 
-    def is_open(self, rule: str, rank: int | None) -> bool:
-        """Whether an incident of this rule and rank is going on."""
-        return (rule, rank) in self._open
+    def end_incidents(
+        self, which: Callable[[str, int | None], bool], step: int, message: str
+    ) -> None:
+        """Ends open incidents that nobody will tell the end of.
+
+        Args:
+            which: Whether the incident of a rule and a rank is one of them.
+            step: Step at which they end.
+            message: Why they end.
+        """
+        for key in [key for key in self._open if which(*key)]:
+            self._end_incident(key, step, message)
 
     def decision(self, decision: Decision, message: str, evidence: Mapping[str, Fact]) -> None:
         """Writes what is going to be done, before it is."""

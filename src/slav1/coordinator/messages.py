@@ -33,6 +33,8 @@ class RankJoined(msgspec.Struct, tag=True, kw_only=True):
     """A rank is watched from now on."""
 
     rank: int
+    can_roll_back: bool = False
+    """Whether its host can go back to a checkpoint."""
 
 
 class RankFacts(msgspec.Struct, tag=True, kw_only=True):
@@ -113,6 +115,26 @@ class CarriedOut(msgspec.Struct, tag=True, kw_only=True):
     """From the schedule's arrival at the rank to the action, in seconds."""
 
 
+class RankWentBack(msgspec.Struct, tag=True, kw_only=True):
+    """A rank goes on from a checkpoint; what it reports from now on is new."""
+
+    rank: int
+    to_step: int
+    """Last step that the checkpoint contains."""
+    state: Any = None
+    """Detector memories of the checkpoint; None if it has none, or another rank sends
+    them."""
+
+
+class RankWants(msgspec.Struct, tag=True, kw_only=True):
+    """A rank's host asks for a rollback of all ranks."""
+
+    rank: int
+    reason: str
+    step: int | None
+    onset_step: int | None
+
+
 class StateAsked(msgspec.Struct, tag=True, kw_only=True):
     """A rank wants the detector memories for a checkpoint."""
 
@@ -156,6 +178,11 @@ class Schedule(msgspec.Struct, tag=True, kw_only=True):
     number: int
     step: int
     action: int
+    rule: str = ""
+    rank: int | None = None
+    reason: str = ""
+    onset_step: int | None = None
+    alarm_step: int | None = None
 
 
 class Release(msgspec.Struct, tag=True, kw_only=True):
@@ -229,6 +256,8 @@ FromNode = (
     | CarriedOut
     | StateAsked
     | RankMeets
+    | RankWentBack
+    | RankWants
     | NodeDone
 )
 FromCoordinator = (

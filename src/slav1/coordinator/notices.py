@@ -65,6 +65,20 @@ def node_lost(node: int, ranks: Sequence[int]) -> Breach:
     )
 
 
+def wanted(rank: int, step: int | None, reason: str, onset_step: int | None) -> Breach:
+    """What a rank's host asks a rollback for: no rule found it, the save itself did."""
+    return Breach(
+        rule="checkpoint",
+        rank=rank,
+        step=step,
+        statistic=None,
+        limit=None,
+        unit="",
+        message=reason,
+        evidence={"first_step": onset_step},
+    )
+
+
 def strangers(journal: Journal, num: int) -> None:
     """Callers were refused at the coordinator's port."""
     journal.note(

@@ -24,6 +24,11 @@ class Rounds:
         self.newest = -1
         """Last step whose round was complete; -1 before the first."""
 
+    def restart(self, newest: int) -> None:
+        """Forgets what is open: the ranks went back to ``newest`` and do it again."""
+        self._open.clear()
+        self.newest = newest
+
     def add(self, sample: Sample) -> Round | None:
         """Takes in one sample; returns its round once that is complete."""
         samples = self._open.setdefault(sample.step, {})

@@ -45,6 +45,21 @@ def acknowledged_step(words_of_ranks: Collection[Words]) -> int:
     return max(words[Word.STEP] for words in words_of_ranks)
 
 
+def explain(
+    words_of_ranks: Collection[Words], onset_step: int | None, alarm_step: int | None
+) -> None:
+    """Says which steps a decision is about; before :func:`publish`.
+
+    Args:
+        words_of_ranks: What :func:`hold` was called with.
+        onset_step: First bad step; None if the decision has none.
+        alarm_step: Step at which that was found; None if the decision has none.
+    """
+    for words in words_of_ranks:
+        words[Word.ONSET_STEP] = -1 if onset_step is None else onset_step
+        words[Word.ALARM_STEP] = -1 if alarm_step is None else alarm_step
+
+
 def publish(words_of_ranks: Collection[Words], number: int, step: int, action: Action) -> None:
     """Tells the ranks of the node what to do and when.
 

@@ -8,6 +8,7 @@ import zmq
 from slav1.contract import Contract
 from slav1.coordinator.coordinator import Coordinator
 from slav1.coordinator.journal import Journal
+from slav1.coordinator.rollbacks import earlier_rollbacks
 from slav1.coordinator.run_ledger import RunLedger
 from slav1.coordinator.say import say
 from slav1.coordinator.transport import KeyPair, Listener
@@ -54,6 +55,7 @@ class JobEnd:
             num_nodes=config.num_nodes,
             journal=Journal(self._ledger, config.attempt),
             send=self._listener.send,
+            earlier_rollbacks=earlier_rollbacks(self._folder / "ledger.jsonl"),
         )
 
     @property

@@ -81,6 +81,10 @@ class Lookout:
             rank.beat()
         return found
 
+    def forget_steps(self, rank: int) -> None:
+        """A rank went back to a checkpoint: what its steps showed before means nothing."""
+        self._guard.forget_steps(rank)
+
     def _report(self, samples: list[Sample], found: list[Breach]) -> None:
         packed = [job.pack_breach(finding) for finding in found]
         while len(samples) > MAX_SAMPLES:

@@ -93,7 +93,7 @@ class NodeMonitor:
             )
         rank = WatchedRank(hello, connection, fds)
         self.ranks[hello.rank] = rank
-        self._send(job.RankJoined(rank=hello.rank))
+        self._send(job.RankJoined(rank=hello.rank, can_roll_back=hello.can_roll_back))
         return rank
 
     def on_rank_message(self, rank: WatchedRank, message: local.FromRank) -> None:
@@ -106,6 +106,10 @@ class NodeMonitor:
             self._leave(rank, message.reason)
         elif isinstance(message, local.Meet):
             self._meetings.add(rank, message, is_cut=self._lifeline.is_cut(monotonic()))
+        elif isinstance(message, local.AskDecision):
+            rank.connection.send(self._decision.explain(message))
+        elif isinstance(message, local.WentBack):
+            self._go_back(rank, message)
         elif isinstance(message, RELAYED):
             if isinstance(message, local.Failure):
                 rank.exit_reason = message.error
@@ -206,6 +210,13 @@ class NodeMonitor:
         reason = rank.exit_reason or "lost"
         is_lost = rank.exit_reason is None
         self._send(job.RankLeft(rank=rank.rank, is_lost=is_lost, reason=reason))
+
+    def _go_back(self, rank: WatchedRank, message: local.WentBack) -> None:
+        """A rank goes on from a checkpoint: it waits until what it did before is reported."""
+        self._look(monotonic(), with_pulses=False)
+        self._lookout.forget_steps(rank.rank)
+        self._send(relayed(rank.rank, message, rank.phase))
+        rank.connection.send(local.Taken(number=message.number))
 
     def _leave(self, rank: WatchedRank, reason: str) -> None:
         now_s = monotonic()

@@ -9,6 +9,7 @@ from slav1.decision import Action
 from slav1.monitor import hold
 from slav1.monitor.watched_rank import WatchedRank
 from slav1.recorder.layout import Word
+from slav1.session import messages as local
 
 HOLD_LIMIT_S = 8.0
 """How long ranks may be held without a schedule before the node lets go, in seconds."""
@@ -32,6 +33,7 @@ class NodeDecision:
         self._held_at_s = 0.0
         self._is_scheduled = False
         self._carried_out: set[int] = set()
+        self._schedule: job.Schedule | None = None
 
     @property
     def is_under_way(self) -> bool:
@@ -51,7 +53,22 @@ class NodeDecision:
         """Tells all ranks what to do and when, unless they were let go meanwhile."""
         if message.number == self._number:
             self._is_scheduled = True
+            self._schedule = message
+            hold.explain(self._words(), message.onset_step, message.alarm_step)
             hold.publish(self._words(), message.number, message.step, Action(message.action))
+
+    def explain(self, question: local.AskDecision) -> local.Decided:
+        """Says what a decision is for."""
+        schedule = self._schedule
+        if schedule is None or schedule.number != question.decision:
+            return local.Decided(number=question.number, decision=0)
+        return local.Decided(
+            number=question.number,
+            decision=schedule.number,
+            rule=schedule.rule,
+            rank=schedule.rank,
+            reason=schedule.reason,
+        )
 
     def on_release(self, number: int) -> None:
         """Lets all ranks go on."""

@@ -1,10 +1,45 @@
 """What a rank says, in the words that the coordinator hears."""
 
+from collections.abc import Callable
+from typing import Any
+
 from slav1.coordinator import messages as job
 from slav1.phase import Phase
 from slav1.session import messages as local
 
-RELAYED = (local.Failure, local.Note, local.Facts, local.Restore, local.AskState, local.Meet)
+_WORDS: dict[type, Callable[[int, Any, Phase], job.FromNode]] = {
+    local.Failure: lambda rank, said, phase: job.FirstException(
+        rank=rank, step=said.step, phase=phase, error=said.error
+    ),
+    local.Note: lambda rank, said, _: job.RankNote(
+        rank=rank,
+        step=said.step,
+        message=said.message,
+        evidence=said.evidence,
+        kind=said.kind,
+        rule=said.rule,
+    ),
+    local.Facts: lambda rank, said, _: job.RankFacts(rank=rank, num_batches=said.num_batches),
+    local.Restore: lambda _rank, said, _: job.StateRestored(state=said.state),
+    local.AskState: lambda rank, said, _: job.StateAsked(
+        rank=rank, step=said.step, number=said.number
+    ),
+    local.Meet: lambda rank, said, _: job.RankMeets(
+        rank=rank,
+        topic=said.topic,
+        count=said.count,
+        limit_s=said.limit_s,
+        value=said.value,
+    ),
+    local.WentBack: lambda rank, said, _: job.RankWentBack(
+        rank=rank, to_step=said.to_step, state=said.state
+    ),
+    local.Want: lambda rank, said, _: job.RankWants(
+        rank=rank, reason=said.reason, step=said.step, onset_step=said.onset_step
+    ),
+}
+
+RELAYED = tuple(_WORDS)
 """Messages of a rank that are the coordinator's business."""
 
 
@@ -15,33 +50,5 @@ def relayed(rank: int, message: local.FromRank, phase: Phase) -> job.FromNode:
         rank: Global rank that said it.
         message: One of ``RELAYED``.
         phase: Phase the rank is in.
-
-    Raises:
-        TypeError: If it is none of them.
     """
-    if isinstance(message, local.Failure):
-        return job.FirstException(rank=rank, step=message.step, phase=phase, error=message.error)
-    if isinstance(message, local.Note):
-        return job.RankNote(
-            rank=rank,
-            step=message.step,
-            message=message.message,
-            evidence=message.evidence,
-            kind=message.kind,
-            rule=message.rule,
-        )
-    if isinstance(message, local.Facts):
-        return job.RankFacts(rank=rank, num_batches=message.num_batches)
-    if isinstance(message, local.Restore):
-        return job.StateRestored(state=message.state)
-    if isinstance(message, local.AskState):
-        return job.StateAsked(rank=rank, step=message.step, number=message.number)
-    if isinstance(message, local.Meet):
-        return job.RankMeets(
-            rank=rank,
-            topic=message.topic,
-            count=message.count,
-            limit_s=message.limit_s,
-            value=message.value,
-        )
-    raise TypeError(f"a {type(message).__name__} is between the rank and its monitor")
+    return _WORDS[type(message)](rank, message, phase)

@@ -7,9 +7,8 @@ from slav1.contract import Mode, Rule
 from slav1.decision import Action
 
 # What this version can carry out. The rest is declared in the contract already and
-# stands for the nearest thing that protects the run, or for a line in the ledger.
-_STANDS_FOR = {Action.ROLLBACK: Action.STOP}
-_CARRIED_OUT = frozenset({Action.LOG, Action.STOP, Action.RESTART})
+# stands for a line in the ledger.
+_CARRIED_OUT = frozenset({Action.LOG, Action.ROLLBACK, Action.STOP, Action.RESTART})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,17 +22,18 @@ class Verdict:
     """What would have been done if the rule were enforced and the evidence enough."""
 
 
-def judge(breach: Breach, rule: Rule) -> Verdict:
+def judge(breach: Breach, rule: Rule, *, can_roll_back: bool = True) -> Verdict:
     """Looks a breach up in the contract.
 
     Args:
         breach: What a detector found.
         rule: The rule it belongs to.
+        can_roll_back: Whether the run's host can go back to a checkpoint.
 
     Returns:
         The action; LOG unless the rule is enforced and the evidence suffices.
     """
-    wanted = available(rule.action)
+    wanted = available(rule.action, can_roll_back=can_roll_back)
     if breach.status is not Status.BREACH or wanted is Action.LOG:
         return Verdict(action=Action.LOG, would_have=None)
     if rule.mode is Mode.ENFORCE and breach.is_actionable:
@@ -41,7 +41,14 @@ def judge(breach: Breach, rule: Rule) -> Verdict:
     return Verdict(action=Action.LOG, would_have=wanted)
 
 
-def available(action: Action) -> Action:
-    """The action of this version that stands for ``action``."""
-    action = _STANDS_FOR.get(action, action)
+def available(action: Action, *, can_roll_back: bool = True) -> Action:
+    """The action of this version that stands for ``action``.
+
+    Args:
+        action: What the contract says.
+        can_roll_back: Whether the run's host can go back to a checkpoint; a rollback
+            stands for a stop where it can't.
+    """
+    if action is Action.ROLLBACK and not can_roll_back:
+        return Action.STOP
     return action if action in _CARRIED_OUT else Action.LOG

@@ -87,7 +87,8 @@ class CommandReader:
         Waits only while a decision is being made.
 
         Args:
-            step: Optimizer step that has just ended; above that of the call before.
+            step: Optimizer step that has just ended; above that of the call before, unless
+                a rollback was carried out in between.
 
         Returns:
             The action to carry out now, before the next step, on every rank alike;

@@ -52,6 +52,10 @@ class Word(IntEnum):
     """Counts the monitor's rounds, so that the trainer can tell it lives."""
     ENDED = 21
     """Not 0 once the monitor ends this process on behalf of the contract."""
+    ONSET_STEP = 22
+    """First bad step of decision ``SCHEDULED``; -1 if it has none."""
+    ALARM_STEP = 23
+    """Step at which that was found; -1 if it has none."""
 
 
 NUM_WORDS = 32

@@ -68,7 +68,8 @@ class Recorder:
         words[_PHASE] = self._changes | phase
 
     def starts_at(self, step: int) -> None:
-        """Says which step comes first, as after a resume; before any boundary."""
+        """Says which step comes next, as after a resume or a rollback; not while a decision
+        is being made."""
         self._words[_STEP] = step
 
     def own_work_ends(self) -> None:

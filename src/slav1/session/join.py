@@ -72,6 +72,7 @@ def join(
                 token=ticket.token,
                 node=settings.node,
                 local_rank=settings.local_rank,
+                can_roll_back=settings.can_roll_back,
                 limit_s=STARTED_LIMIT_S if is_started else settings.join_limit_s,
             )
         except BaseException:

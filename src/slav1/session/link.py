@@ -4,7 +4,7 @@ import contextlib
 import select
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic_ns
 
 from slav1.session import messages
@@ -96,6 +96,21 @@ class MonitorLink:
         self._answers.expect(UNNUMBERED)
         self.say(goodbye)
         self._answers.wait(UNNUMBERED, ANSWER_LIMIT_S)
+
+    def answer_to(
+        self, question: Callable[[int], messages.FromRank], limit_s: float = ANSWER_LIMIT_S
+    ) -> messages.FromMonitor | None:
+        """Asks once and returns the answer; None if none comes in time.
+
+        Args:
+            question: Makes the question of the number it must carry.
+            limit_s: How long to wait, in seconds.
+        """
+        number = self.question()
+        try:
+            return self.ask(number, question(number), limit_s)
+        finally:
+            self.forget(number)
 
     def question(self) -> int:
         """Returns the number that a question must carry; :meth:`ask` it then."""

@@ -21,6 +21,8 @@ class Hello(msgspec.Struct, tag=True, kw_only=True):
     """Identifier of the training thread, as stack dumps print it."""
     stack_signal: int
     """Signal that makes the rank write its stacks; 0 if it can't."""
+    can_roll_back: bool = False
+    """Whether the host can go back to a checkpoint."""
 
 
 class Failure(msgspec.Struct, tag=True, kw_only=True):
@@ -77,6 +79,35 @@ class Meet(msgspec.Struct, tag=True, kw_only=True):
     """What it brings, encoded."""
 
 
+class AskDecision(msgspec.Struct, tag=True, kw_only=True):
+    """The rank was handed an action and wants to know what for."""
+
+    number: int
+    """Counts the questions of this rank; comes back with the answer."""
+    decision: int
+    """Number of the decision."""
+
+
+class WentBack(msgspec.Struct, tag=True, kw_only=True):
+    """The rank goes on from a checkpoint once this is taken in."""
+
+    number: int
+    """Counts the questions of this rank; comes back with the answer."""
+    to_step: int
+    """Last step that the checkpoint contains."""
+    state: Any = None
+    """Detector memories of the checkpoint; None if it has none, or another rank sends
+    them."""
+
+
+class Want(msgspec.Struct, tag=True, kw_only=True):
+    """The host asks for a rollback of all ranks."""
+
+    reason: str
+    step: int | None
+    onset_step: int | None
+
+
 class Goodbye(msgspec.Struct, tag=True, kw_only=True):
     """The rank leaves in good order."""
 
@@ -114,12 +145,44 @@ class Met(msgspec.Struct, tag=True, kw_only=True):
     """Why the meeting failed; empty if it did not."""
 
 
+class Decided(msgspec.Struct, tag=True, kw_only=True):
+    """What a decision is for."""
+
+    number: int
+    """Number of the question."""
+    decision: int
+    """Number of the decision; 0 if the one asked for is not known any more."""
+    rule: str = ""
+    rank: int | None = None
+    reason: str = ""
+
+
+class Taken(msgspec.Struct, tag=True, kw_only=True):
+    """The monitor has taken in what the rank said."""
+
+    number: int
+    """Number of the question."""
+
+
 class Farewell(msgspec.Struct, tag=True, kw_only=True):
     """The monitor has read everything and will not signal this process again."""
 
 
-FromRank = Hello | Failure | Note | Facts | Restore | AskState | Meet | Goodbye | Part
-FromMonitor = Welcome | Refused | State | Met | Farewell | Part
+FromRank = (
+    Hello
+    | Failure
+    | Note
+    | Facts
+    | Restore
+    | AskState
+    | Meet
+    | AskDecision
+    | WentBack
+    | Want
+    | Goodbye
+    | Part
+)
+FromMonitor = Welcome | Refused | State | Met | Decided | Taken | Farewell | Part
 
 # What a host notes may hold values of its own kinds; their text will do.
 encode = msgspec.msgpack.Encoder(enc_hook=str).encode

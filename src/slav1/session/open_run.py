@@ -54,6 +54,10 @@ class RunSettings:
     num_nodes: int = 1
     """Nodes of the job."""
 
+    can_roll_back: bool = False
+    """Whether the host can go back to a checkpoint while it runs: it carries out
+    ``Action.ROLLBACK``. Counts if it is so on all ranks."""
+
     join_limit_s: float = JOIN_LIMIT_S
     """How long this rank waits for rank 0's ticket and for its node's monitor, in
     seconds. Longer where the ranks may come at very different times."""

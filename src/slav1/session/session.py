@@ -16,7 +16,7 @@ from slav1.checkpoint.peers import Alone, Peers
 from slav1.contract import Contract
 from slav1.coordinator.messages import IN_ORDER
 from slav1.coordinator.say import say
-from slav1.decision import Action
+from slav1.decision import Action, Decision
 from slav1.ledger import Kind
 from slav1.recorder import Block, Recorder
 from slav1.recorder.block import anonymous_file
@@ -25,6 +25,7 @@ from slav1.recorder.layout import Word
 from slav1.session import messages
 from slav1.session.dying import dying_of
 from slav1.session.link import MonitorLink, SessionError
+from slav1.session.orders import Orders
 from slav1.session.peers import RunPeers, Spare
 from slav1.session.start_monitor import END_LIMIT_S, RunningMonitor
 from slav1.session.unwatched import write_alone
@@ -98,14 +99,31 @@ class Session:
         self._stack_fd: int | None = None
         self._monitor: RunningMonitor | None = None
         self._is_open = True
-        self.command = CommandReader(self._block.words, self._does_monitor_beat)
+        words = self._block.words
+        self.command = CommandReader(words, self._does_monitor_beat)
+        self._orders = Orders(words, self.command, self.recorder, lambda: self._link)
         atexit.register(self._leave_at_exit)
         if multiprocessing.parent_process() is not None:
             # A forked child of multiprocessing ends without the interpreter's exit hooks.
             util.Finalize(None, self._leave_at_exit, exitpriority=100)
 
-    def connect(self, *, token: str, node: int, local_rank: int, limit_s: float) -> None:
+    def connect(
+        self,
+        *,
+        token: str,
+        node: int,
+        local_rank: int,
+        limit_s: float,
+        can_roll_back: bool = False,
+    ) -> None:
         """Puts this rank under watch of its node's monitor.
+
+        Args:
+            token: Secret of the run.
+            node: Number of this node.
+            local_rank: Rank within the node.
+            limit_s: How long to try, in seconds.
+            can_roll_back: Whether the host carries out ``Action.ROLLBACK``.
 
         Raises:
             SessionError: If the monitor is not there or does not take this rank.
@@ -118,6 +136,7 @@ class Session:
             pid=self._pid,
             thread=threading.get_ident(),
             stack_signal=STACK_SIGNAL,
+            can_roll_back=can_roll_back,
         )
         try:
             link.join(hello, [self._block.fd, self._open_stack_file()])
@@ -153,12 +172,59 @@ class Session:
             self._look_after_monitor(step)
         return self.command.at_boundary(step)
 
+    def decision(self) -> Decision | None:
+        """What the action that :meth:`at_boundary` handed out last is for.
+
+        Returns:
+            The decision, with the same steps on all ranks; None before the first. Why it
+            was made is only known while the monitor lives.
+        """
+        return self._orders.decision()
+
     def confirm(self, step: int) -> None:
-        """Says that the action handed out at the end of ``step`` is being carried out."""
-        words = self._block.words
-        words[Word.CARRIED_OUT_STEP] = step
-        words[Word.CARRIED_OUT_NS] = monotonic_ns()
-        self.command.confirm()
+        """Says that the action handed out at the end of ``step`` is being carried out.
+
+        After a rollback :meth:`rolled_back` or :meth:`stop_instead` has to follow: no other
+        decision is made before.
+        """
+        self._orders.confirm(step)
+
+    def rolled_back(self, to_step: int, state: Any = None) -> None:
+        """Says that training is back at a checkpoint, on this rank, and about to go on.
+
+        What was recorded up to now must have been published. The next step to end is
+        ``to_step + 1``.
+
+        Args:
+            to_step: Last optimizer step that the checkpoint contains; -1 if none.
+            state: What :meth:`ask_state` gave for the checkpoint, on one rank; None on the
+                others, or to let all rules of steps start afresh.
+        """
+        self._orders.rolled_back(to_step, state)
+
+    def stop_instead(self, reason: str) -> None:
+        """Says that this rank can't go back and stops, as all others do.
+
+        Args:
+            reason: One sentence for people, as that there is no good checkpoint.
+        """
+        self.note(reason, step=self._block.words[Word.CARRIED_OUT_STEP])
+        self._orders.stopped_instead()
+
+    def ask_to_roll_back(
+        self, reason: str, *, step: int | None, onset_step: int | None = None
+    ) -> None:
+        """Asks for a rollback of all ranks, as when copies of a checkpoint differ.
+
+        It is decided as for a breach: at the end of one step, or not at all. Several ranks
+        may ask for the same.
+
+        Args:
+            reason: One sentence for people.
+            step: Step at which the reason was found.
+            onset_step: First step that is bad; None if it is ``step``.
+        """
+        self._say(messages.Want(reason=reason, step=step, onset_step=onset_step))
 
     def note(self, message: str, *, step: int | None = None, **evidence: Any) -> None:
         """Writes a notice into the ledger."""
@@ -188,12 +254,7 @@ class Session:
         """
         if self._link is None or not self.is_monitor_alive():
             return None
-        link = self._link
-        number = link.question()
-        try:
-            answer = link.ask(number, messages.AskState(step=step, number=number))
-        finally:
-            link.forget(number)
+        answer = self._link.answer_to(lambda number: messages.AskState(step=step, number=number))
         return answer.state if isinstance(answer, messages.State) else None
 
     def leave(self, reason: str) -> None:

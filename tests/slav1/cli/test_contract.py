@@ -95,7 +95,7 @@ def test_check_refuses_a_bad_file_in_one_line(sla, tmp_path, text, key):
 @pytest.mark.parametrize(
     ("change", "part"),
     [
-        ({"straggler": {"action": "rollback"}}, "rules.straggler.action"),
+        ({"straggler": {"action": "isolate"}}, "rules.straggler.action"),
         ({"hang": {"limit_s": 29.0}}, "rules.hang.limit_s"),
         ({"policy": "mine.rego"}, "policy"),
     ],
@@ -119,5 +119,5 @@ def test_a_plain_level_needs_no_note(level):
     No level says anything by itself that this version does not do.
     """
     assert notes(Contract.level(level)) == []
-    silent = {"straggler": {"action": "rollback", "mode": "off"}}
+    silent = {"straggler": {"action": "isolate", "mode": "off"}}
     assert notes(Contract.level(level).override(**silent)) == []

@@ -92,7 +92,7 @@ def test_a_breach_in_the_rings_ends_with_3(sla, tmp_path):
     assert (result.status, num_unreadable) == (3, 0)
     assert breaches[0].rule == "non_finite"
     assert (breaches[0].rank, breaches[0].step) == (1, 30)
-    assert (breaches[0].mode, breaches[0].action) == ("enforce", "stop")
+    assert (breaches[0].mode, breaches[0].action) == ("enforce", "rollback")
 
 
 def test_a_breach_is_printed_for_people(sla, tmp_path):
@@ -104,7 +104,7 @@ def test_a_breach_is_printed_for_people(sla, tmp_path):
     result = sla("replay", run)
 
     assert result.status == 3
-    for part in ("30", "non_finite", "stop"):
+    for part in ("30", "non_finite", "rollback"):
         assert part in result.out
 
 

@@ -43,16 +43,19 @@ def test_facts_are_enforced_and_statistics_observed(level):
     assert rules["sync_outlier"].mode is Mode.OFF
 
 
-def test_only_the_grave_rules_ask_for_a_stop():
+def test_only_the_grave_rules_ask_for_more_than_a_line():
     """
-    Hang, liveness, non-finite values and loss variance ask for a stop; all others log.
+    Hang and liveness ask for a stop, non-finite values and loss variance for a rollback;
+    all others log.
     """
     rules = Contract.level("L1").rules.values()
 
     stopping = {rule.name for rule in rules if rule.action is Action.STOP}
+    going_back = {rule.name for rule in rules if rule.action is Action.ROLLBACK}
     logging = {rule.name for rule in rules if rule.action is Action.LOG}
 
-    assert stopping == {"hang", "liveness", "non_finite", "loss_variance"}
+    assert stopping == {"hang", "liveness"}
+    assert going_back == {"non_finite", "loss_variance"}
     assert logging == {"straggler", "sync_latency", "sync_outlier"}
 
 

@@ -385,3 +385,53 @@ def test_words_of_a_rank_reach_the_coordinator(start):
     ]
     assert node.sent[-1].phase is Phase.BACKWARD
     assert trainer.hear() == local.State(state={"x": 1})
+
+
+def test_rank_that_went_back_starts_afresh(start):
+    """
+    What a rank did before it went back is reported first; then it is answered, and the same
+    breach at the same step is found again, while its clocks are watched on.
+    """
+    node = start()
+    trainer, watched = node.join(0)
+    trainer.finish_step(3, loss=float("nan"))
+    node.monitor.on_tick(now_s())
+    trainer.finish_step(4, loss=float("nan"))
+    node.monitor.on_rank_message(watched, local.WentBack(number=5, to_step=2, state={"a": 1}))
+    trainer.finish_step(3, loss=float("nan"))
+    node.monitor.on_tick(now_s())
+
+    kinds = [
+        type(message).__name__
+        for message in node.sent
+        if isinstance(message, job.Report | job.RankWentBack)
+    ]
+    assert kinds == ["Report", "Report", "RankWentBack", "Report"]
+    (back,) = node.of_kind(job.RankWentBack)
+    assert (back.rank, back.to_step, back.state) == (0, 2, {"a": 1})
+    assert trainer.hear() == local.Taken(number=5)
+    found = [plain["step"] for report in node.of_kind(job.Report) for plain in report.findings]
+    assert found == [3, 3]
+
+
+def test_rank_may_ask_what_a_decision_is_for(start):
+    """
+    The steps that a decision is about stand in the rank's block before it is published; the
+    reason is told when it asks, and only for the decision that it means.
+    """
+    node = start()
+    trainer, watched = node.join(0)
+    node.monitor.on_message(job.Hold(number=2))
+    node.monitor.on_message(
+        job.Schedule(
+            number=2, step=9, action=5, rule="x", rank=3, reason="y", onset_step=7, alarm_step=8
+        )
+    )
+    for decision in (2, 1):
+        question = local.AskDecision(number=10 + decision, decision=decision)
+        node.monitor.on_rank_message(watched, question)
+
+    words = trainer.block.words
+    assert [words[word] for word in (Word.ONSET_STEP, Word.ALARM_STEP)] == [7, 8]
+    assert trainer.hear() == local.Decided(number=12, decision=2, rule="x", rank=3, reason="y")
+    assert trainer.hear() == local.Decided(number=11, decision=0)
