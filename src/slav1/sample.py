@@ -1,4 +1,4 @@
-"""What was measured: one rank's step, all ranks' step, one rank's clocks."""
+"""What was measured: one rank's step, all ranks' step, one rank's clocks, one save."""
 
 from dataclasses import dataclass
 
@@ -109,3 +109,23 @@ class Pulse:
 
     exit_reason: str | None = None
     """Why a rank that is gone left, in its own words; None if it did not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Save:
+    """One try of all ranks to save a checkpoint, or what was found out about one later."""
+
+    step: int
+    """Last optimizer step contained."""
+
+    time_s: float
+    """When it ended, on the coordinator's monotonic clock, in seconds."""
+
+    succeeded: bool
+    """Whether it became a checkpoint."""
+
+    is_corrupt: bool = False
+    """Whether what was written read back differently."""
+
+    reason: str = ""
+    """Why it failed, in words; empty if it did not."""

@@ -11,7 +11,6 @@ COMMON_KEYS = ("mode", "action", "rule")
 LATER_RULES = frozenset(
     {
         "memory_drift",
-        "ckpt_success",
         "collective_failures",
         "link_stall",
         "stall",

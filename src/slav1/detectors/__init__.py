@@ -4,6 +4,8 @@ A detector is one file here, one line in ``__all__`` and one line in the contrac
 Its class says by ``RULE``, ``VARIANT`` and ``WATCHES`` what it is for.
 """
 
+from slav1.detectors.ckpt_success import CkptSuccessSequential
+from slav1.detectors.ckpt_success_literal import CkptSuccessLiteral
 from slav1.detectors.hang import HangLearned
 from slav1.detectors.hang_literal import HangLiteral
 from slav1.detectors.liveness import LivenessSequential
@@ -17,6 +19,8 @@ from slav1.detectors.sync_latency_literal import SyncLatencyLiteral
 from slav1.detectors.sync_outlier import SyncOutlierLiteral
 
 __all__ = [
+    "CkptSuccessLiteral",
+    "CkptSuccessSequential",
     "HangLearned",
     "HangLiteral",
     "LivenessLiteral",

@@ -3,9 +3,9 @@
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from slav1.breach import Breach
-from slav1.sample import Pulse, Round, Sample
+from slav1.sample import Pulse, Round, Sample, Save
 
-Event = Sample | Round | Pulse
+Event = Sample | Round | Pulse | Save
 """Anything a detector can watch."""
 
 State = TypeVar("State", bound=NamedTuple)
@@ -27,7 +27,7 @@ class Detector(Protocol):
 
     WATCHES: ClassVar[tuple[type, ...]]
     """Kinds of event it is shown. A detector of ``Sample`` or ``Pulse`` is run once
-    for every rank, with a memory for each; a detector of ``Round`` once for the job."""
+    for every rank, with a memory for each; one of ``Round`` or ``Save`` once for the job."""
 
     NUM_SAMPLES_NEEDED: ClassVar[int]
     """Events it must have seen before its silence means anything."""
@@ -39,3 +39,8 @@ class Detector(Protocol):
     def observe(self, state: Any, event: Any) -> tuple[Any, Breach | None]:
         """Takes in one event; returns the memory after it and a finding, if any."""
         ...
+
+
+def is_of_job(detector: Detector) -> bool:
+    """Whether a detector is run once for the job, and not for every rank."""
+    return Round in detector.WATCHES or Save in detector.WATCHES

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 import slav1.detectors
 from slav1.breach import Breach, Status
 from slav1.detectors import (
+    CkptSuccessLiteral,
+    CkptSuccessSequential,
     HangLearned,
     HangLiteral,
     LivenessLiteral,
@@ -28,11 +30,13 @@ from slav1.detectors import (
     SyncOutlierLiteral,
 )
 from slav1.phase import Phase
-from slav1.sample import Pulse, Round, Sample
+from slav1.sample import Pulse, Round, Sample, Save
 from slav1.state import from_plain, to_plain
 
 # Small windows, so that a short list of events gets past every warm-up.
 EVERY_DETECTOR = [
+    CkptSuccessLiteral(),
+    CkptSuccessSequential(arl0=100, recovery_saves=1),
     HangLearned(warmup_steps=1),
     HangLiteral(warmup_steps=1),
     LivenessLiteral(consecutive=2),
@@ -98,6 +102,14 @@ EVENTS = {
         num_steps=st.integers(0, 100),
         exit_reason=st.sampled_from([None, "killed"]),
     ),
+    Save: st.builds(
+        Save,
+        step=steps,
+        time_s=st.floats() | st.floats(0, 1000),
+        succeeded=st.booleans(),
+        is_corrupt=st.booleans(),
+        reason=st.sampled_from(["", "The disk is full."]),
+    ),
 }
 
 
@@ -125,6 +137,8 @@ def healthy(kind: type, number: int) -> Any:
         return members[0]
     if kind is Round:
         return Round(step=number, samples=members)
+    if kind is Save:
+        return Save(step=number, time_s=10.0 * number, succeeded=True)
     return Pulse(
         rank=0,
         time_s=0.1 * number,
@@ -182,7 +196,7 @@ def test_says_what_it_is_for(detector):
 
     assert kind.RULE and kind.RULE.islower()
     assert kind.VARIANT in {"literal", "learned", "sequential"}
-    assert set(kind.WATCHES) <= {Sample, Round, Pulse}
+    assert set(kind.WATCHES) <= {Sample, Round, Pulse, Save}
     assert kind.NUM_SAMPLES_NEEDED >= 1
 
 
