@@ -149,26 +149,34 @@ def judge(root: Path, acknowledged: dict[str, int]) -> str | None:
         root: Folder after the crash.
         acknowledged: Last step that was said to be saved, by name.
     """
-    last = max(acknowledged.values(), default=None)
     shelf = open_shelf(root, NoFlush(), attempt=1)
-    for name, step in acknowledged.items():
-        if not name.startswith("last"):
-            continue
-        try:
-            manifest = shelf.check(root / name)
-        except CheckpointError as error:
-            return f"{name} can't be loaded: {error}"
-        if manifest is None or manifest.step < step:
-            return f"{name} is {manifest and manifest.step}, {step} was acknowledged"
-        if not _is_intact(root / name, manifest.step):
-            return f"{name} verifies and has other bytes than step {manifest.step}"
+    in_place = {name: step for name, step in acknowledged.items() if name.startswith("last")}
+    for name, step in in_place.items():
+        if found := _judge_name(shelf, root / name, step):
+            return found
+    return _judge_choice(shelf, max(acknowledged.values(), default=-1))
+
+
+def _judge_name(shelf: Shelf, path: Path, step: int) -> str | None:
+    try:
+        manifest = shelf.check(path)
+    except CheckpointError as error:
+        return f"{path.name} can't be loaded: {error}"
+    if manifest is None or manifest.step < step:
+        return f"{path.name} is {manifest and manifest.step}, {step} was acknowledged"
+    if not _is_intact(path, manifest.step):
+        return f"{path.name} verifies and has other bytes than step {manifest.step}"
+    return None
+
+
+def _judge_choice(shelf: Shelf, last: int) -> str | None:
     try:
         choice = shelf.choose()
     except CheckpointError as error:
         return f"nothing can be chosen: {error}"
     if choice is None:
-        return None if last is None else f"nothing was found, {last} was acknowledged"
-    if last is not None and choice.step < last:
+        return None if last < 0 else f"nothing was found, {last} was acknowledged"
+    if choice.step < last:
         return f"step {choice.step} was chosen, {last} was acknowledged"
     if not _is_intact(choice.path, choice.step):
         return f"{choice.path.name} was chosen and has other bytes than step {choice.step}"

@@ -260,15 +260,15 @@ def _tears(old: bytes, new: bytes) -> Iterator[bytes]:
     for block in BLOCKS:
         starts = range(0, len(new), block)
         before = old[: len(new)].ljust(len(new), b"\0")
-        half = len(starts) // 2 * block
-        yield new[:half]
+        last = len(starts) - 1
+        yield new[: len(starts) // 2 * block]
         for is_new in (
-            lambda index: index < len(starts) // 2,
-            lambda index: index != len(starts) - 1,
-            lambda index: index != 0,
-            lambda index: index % 2 == 0,
+            [index < len(starts) // 2 for index in range(len(starts))],
+            [index != last for index in range(len(starts))],
+            [index != 0 for index in range(len(starts))],
+            [index % 2 == 0 for index in range(len(starts))],
         ):
             yield b"".join(
-                (new if is_new(index) else before)[start : start + block]
+                (new if is_new[index] else before)[start : start + block]
                 for index, start in enumerate(starts)
             )
