@@ -1,4 +1,4 @@
-"""Carrying decisions out in Lightning: a stop that neither validates nor saves."""
+"""Carrying decisions out in Lightning: a stop that neither validates nor saves, a way back."""
 
 import logging
 from collections.abc import Callable
@@ -6,8 +6,8 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from sla_lightning._compat import SIGTERMException
 from slav1.session import Session
 
 _log = logging.getLogger("sla_lightning")
@@ -17,32 +17,56 @@ class StopRequested(Exception):  # noqa: N818 - no error: it unwinds the loop on
     """All ranks raise it at the end of the same step."""
 
 
+class RollbackRequested(Exception):  # noqa: N818 - the same
+    """All ranks raise it at the end of the same step."""
+
+
 class JobEndedError(RuntimeError):
     """The contract ended this process because the job could not go on."""
 
 
-def drive(trainer: Trainer, session: Session, run: Callable[[], None]) -> None:
+def drive(
+    trainer: Trainer, session: Session, run: Callable[[], None], roll_back: Callable[[], bool]
+) -> None:
     """Runs the fit loop and carries out what the callback raises.
 
     Args:
         trainer: The trainer.
         session: This rank's session.
-        run: The loop itself.
+        run: The loop itself; it can be run again after a rollback.
+        roll_back: Collective. Takes training back; False if there is nothing to go back to.
 
     Raises:
         JobEndedError: If SIGTERM came from the contract. Lightning would end the process
             with status 0 then, and a launcher would take the job for finished.
     """
-    try:
-        run()
-    except StopRequested:
-        _end_without_saving(trainer)
-    except SIGTERMException as error:
-        if not session.is_ended_by_contract:
-            raise
-        raise JobEndedError(
-            f"The stability contract ended this job; {session.run_folder}/ledger.jsonl says why."
-        ) from error
+    while True:
+        try:
+            run()
+        except RollbackRequested:
+            if roll_back():
+                continue
+            _end_without_saving(trainer)
+        except StopRequested:
+            _end_without_saving(trainer)
+        except SIGTERMException as error:
+            if not session.is_ended_by_contract:
+                raise
+            raise JobEndedError(
+                f"The stability contract ended this job; {session.run_folder}/ledger.jsonl says "
+                "why."
+            ) from error
+        return
+
+
+def refuse_to_save(trainer: Trainer, why: str) -> None:
+    """From now on the trainer saves nothing, and says so."""
+
+    def refuse(filepath: Any, *_: Any, **__: Any) -> None:
+        _log.warning("Not saved: %s. %s", filepath, why)
+
+    host: Any = trainer
+    host.save_checkpoint = refuse
 
 
 def _end_without_saving(trainer: Trainer) -> None:
@@ -57,14 +81,8 @@ def _end_without_saving(trainer: Trainer) -> None:
     host: Any = trainer
     kept = host.callbacks
     host.callbacks = [callback for callback in kept if not isinstance(callback, Checkpoint)]
-    host.save_checkpoint = _refuse_to_save
+    refuse_to_save(trainer, "The contract stopped training because its state is in breach.")
     try:
         trainer.fit_loop.on_run_end()
     finally:
         host.callbacks = kept
-
-
-def _refuse_to_save(filepath: Any, *_: Any, **__: Any) -> None:
-    _log.warning(
-        "Not saved: %s. The contract stopped training because its state is in breach.", filepath
-    )

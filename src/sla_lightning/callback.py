@@ -1,30 +1,20 @@
 """The one callback that puts a Lightning training under the contract."""
 
-import logging
 import math
-import os
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from sla_lightning.actions import StopRequested
+from sla_lightning.actions import RollbackRequested, StopRequested
 from sla_lightning.telemetry import FitWatch
+from sla_lightning.watched_fit import WatchedFit
 from slav1.contract import Contract
 from slav1.decision import Action
 from slav1.phase import Phase
-from slav1.session import RunSettings, Session, join
-from slav1.session.rendezvous import job_rendezvous
-from slav1.session.settings_source import resolve
-from slav1.testing import planned_faults
-
-STATE_VERSION = 1
-"""Version of what the callback keeps in a checkpoint."""
 
 _EVALUATION = int(Phase.EVALUATION)
-
-_log = logging.getLogger("sla_lightning")
 
 
 class SLACallback(Callback):
@@ -63,8 +53,8 @@ class SLACallback(Callback):
         Where Lightning itself spawns the ranks, only they know; the ledger does in any case."""
         self.run_folder: Path | None = None
         """Folder of the last run."""
+        self._fit: WatchedFit | None = None
         self._run: FitWatch | None = None
-        self._loaded: Any = None
         self._final: dict[str, Any] = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -75,36 +65,20 @@ class SLACallback(Callback):
             raise ValueError(
                 "callbacks holds two SLACallbacks; one watches everything. Remove one."
             )
-        self.stopped_at, self._loaded, self._final = None, None, {}
-        settings = resolve(self._contract, self._run_dir, os.environ)
-        faults = planned_faults(trainer.global_rank, trainer.world_size)
-        session = join(
-            RunSettings(
-                contract=settings.contract,
-                run_dir=settings.run_dir,
-                rank=trainer.global_rank,
-                local_rank=trainer.local_rank,
-                world_size=trainer.world_size,
-                node=trainer.node_rank,
-                num_nodes=trainer.num_nodes,
-            ),
-            job_rendezvous(),
-        )
-        self.run_folder = session.run_folder
+        self.stopped_at, self._final = None, {}
         # A new list: the host is iterating over the old one. First, so that a stop comes
         # before whatever another callback would do with a state in breach.
         host: Any = trainer
         host.callbacks = [self, *(c for c in host.callbacks if c is not self)]
-        self._run = FitWatch(trainer, pl_module, session, faults)
+        self._fit = WatchedFit(trainer, pl_module, self._contract, self._run_dir)
+        self._run = self._fit.watch
+        self.run_folder = self._fit.session.run_folder
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Compares the ranks' data and goes on from saved memories."""
-        run = self._running()
+        self.stopped_at = None
         num_batches = trainer.num_training_batches
-        run.session.compare(num_batches=int(num_batches) if math.isfinite(num_batches) else None)
-        if trainer.is_global_zero:
-            self._go_on(trainer, run.session)
-        run.start_training()
+        self._watched().begin(int(num_batches) if math.isfinite(num_batches) else None)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -132,9 +106,12 @@ class SLACallback(Callback):
         batch_idx: int,
     ) -> None:
         """The step ends here if the optimizer has made one."""
-        action = self._running().end_batch(outputs)
+        run = self._running()
+        action = run.end_batch(outputs)
         if action is not None:
             self._carry_out(action)
+        elif run.step >= self._watched().next_save_step:
+            self._watched().save_own()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Evaluation has limits of its own."""
@@ -161,7 +138,7 @@ class SLACallback(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """No step comes any more."""
         # For whoever saves after the fit.
-        self._final = self._memories()
+        self._final = self._watched().state()
         self._running().recorder.enter(int(Phase.TEARDOWN))
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -172,48 +149,26 @@ class SLACallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """Publishes what went wrong before anything is torn down."""
-        if self._run is not None:
-            self._run.session.fail(exception, trainer.global_step)
-            self._leave(type(exception).__name__)
+        if self._fit is not None:
+            self._fit.fail(exception, self._leave)
 
     def state_dict(self) -> dict[str, Any]:
-        """The detectors' memories, as plain values; from rank 0, where they are saved."""
-        return self._final if self._run is None else self._memories()
+        """Collective while training runs. The detectors' memories and the random states of
+        all ranks, as plain values; from rank 0, where they are saved."""
+        return self._final if self._fit is None else self._fit.state()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keeps saved memories for the start of training."""
-        version = state_dict.get("version")
-        if version == STATE_VERSION:
-            self._loaded = state_dict.get("detectors")
-        elif version is not None:
-            _log.warning(
-                "The checkpoint holds SLA state of version %s, this is version %s; the detectors "
-                "start afresh.",
-                *(version, STATE_VERSION),
-            )
+        """Keeps what was saved for the start of training."""
+        if self._fit is not None:
+            self._fit.load(state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
         """Settings only: sockets and shared memory stay in their process."""
-        return {**vars(self), "_run": None}
+        return {**vars(self), "_run": None, "_fit": None}
 
-    def _memories(self) -> dict[str, Any]:
-        run = self._running()
-        # On every rank: rank 0 waits for the last samples of all.
-        run.losses.drain()
-        if run.session.rank != 0:
-            return {}
-        last_step = run.step if run.recorder.num_records else None
-        memories = run.session.ask_state(last_step)
-        return {} if memories is None else {"version": STATE_VERSION, "detectors": memories}
-
-    def _go_on(self, trainer: Trainer, session: Session) -> None:
-        if self._loaded is not None:
-            session.restore(self._loaded)
-        elif trainer.ckpt_path is not None:
-            session.note(
-                f"Training goes on from {trainer.ckpt_path}, which holds no SLA state of this "
-                "version: the detectors start with empty windows."
-            )
+    def _watched(self) -> WatchedFit:
+        assert self._fit is not None, "training hooks come after setup('fit')"
+        return self._fit
 
     def _running(self) -> FitWatch:
         assert self._run is not None, "training hooks come after setup('fit')"
@@ -221,12 +176,16 @@ class SLACallback(Callback):
 
     def _carry_out(self, action: Action) -> None:
         run = self._running()
-        self.stopped_at = run.step
+        # What is still on its way from a device belongs to the steps made so far.
+        run.losses.drain()
         run.session.confirm(run.step)
+        # Stands unless training goes on from a checkpoint.
+        self.stopped_at = run.step
+        if action is Action.ROLLBACK:
+            raise RollbackRequested
         raise StopRequested(action.name)
 
     def _leave(self, reason: str) -> None:
-        run, self._run = self._run, None
-        if run is not None:
-            run.close()
-            run.session.leave(reason)
+        fit, self._fit, self._run = self._fit, None, None
+        if fit is not None:
+            fit.leave(reason)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from sla_lightning import _compat
 from sla_lightning._inject import FaultPoints
-from sla_lightning.actions import drive
 from sla_lightning.metrics import StepMetrics
+from sla_lightning.rollback import Batches
 from slav1.decision import Action
 from slav1.phase import Phase
 from slav1.recorder import Recorder, layout
@@ -26,7 +26,12 @@ class FitWatch:
     """One ``fit`` under watch: what lives from its setup to its end."""
 
     def __init__(
-        self, trainer: Trainer, module: LightningModule, session: Session, faults: Faults | None
+        self,
+        trainer: Trainer,
+        module: LightningModule,
+        session: Session,
+        faults: Faults | None,
+        batches: Batches,
     ) -> None:
         """Starts before the first batch.
 
@@ -35,13 +40,16 @@ class FitWatch:
             module: What it trains.
             session: This rank's session.
             faults: Faults planned for this rank; None if there are none.
+            batches: Remembers which batches each step was made of.
         """
         self.session = session
         self.recorder: Recorder = session.recorder
         self.losses = LossReader(session.recorder)
         self.step = trainer.global_step - 1
+        self._end_step_of = batches.end_step
         self._batch: Any = None
         self._num_batches = 0
+        self._drawn: Any = None
         self._trainer = trainer
         self._module = module
         self._model: Any = None
@@ -67,12 +75,15 @@ class FitWatch:
             )
             return
         _compat.watch_fetches(trainer, self._before_fetch, self._after_fetch)
-        _compat.wrap_run(trainer, lambda run: drive(trainer, session, run))
 
     def start_training(self) -> None:
-        """The first batch comes next."""
+        """The first batch comes next, or the first after a rollback."""
         self.step = self._trainer.global_step - 1
-        self._num_batches = self._trainer.fit_loop.total_batch_idx + 1
+        self._drawn = _compat.batches_drawn(self._trainer)
+        self._num_batches = self._drawn.ready
+        self._end_step_of((self.step, self._num_batches))
+        self.losses = LossReader(self.recorder)
+        self._flags, self._bad_batch = 0, None
         self._model = self._trainer.strategy.model
         self._is_automatic = self._module.automatic_optimization
         self._resume_phase = _BETWEEN
@@ -80,13 +91,13 @@ class FitWatch:
         self.recorder.enter(_BETWEEN)
         self.recorder.forget_times()
         self._metrics = StepMetrics(self._trainer, self.recorder)
-        if self._trainer.world_size > 1:
+        if self._trainer.world_size > 1 and self._own_work_end is None:
             self._own_work_end = OwnWorkEnd(self._module, self.recorder.own_work_ends)
 
     def begin_batch(self, batch: Any) -> None:
         """The batch is there."""
         self._batch = batch
-        self._num_batches += 1
+        self._num_batches = self._drawn.ready
         self.recorder.count_batch()
         self.recorder.enter(_FORWARD)
 
@@ -141,6 +152,7 @@ class FitWatch:
         if self._num_steps < WARMUP_STEPS:
             flags |= layout.IS_WARMUP
         self._num_steps += 1
+        self._end_step_of((step, self._num_batches))
         scale = self._trainer.accumulate_grad_batches if self._is_automatic else 1
         batch = self._num_batches - 1 if bad_batch is None else bad_batch
         self.losses.end_step(step, scale=scale, batch=batch, flags=flags)

@@ -1,0 +1,100 @@
+"""Where a rank stands in its data and its random numbers: saved, and taken up exactly."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+from lightning.pytorch import Trainer
+
+from sla_lightning import _compat, _compat_position, random_state
+from slav1.checkpoint import Peers
+
+
+class Position:
+    """Lets a training that goes on from a checkpoint see the batches and the noise that it
+    would have seen without the interruption.
+
+    The host counts its batches by itself, but begins the epoch's data anew, in an order
+    that may be another epoch's, with other random numbers.
+    """
+
+    def __init__(
+        self, trainer: Trainer, peers: Peers, limit_s: float, tell: Callable[[str], None]
+    ) -> None:
+        """Starts to keep the state from which each epoch's data is drawn.
+
+        Args:
+            trainer: The trainer, before its fit loop runs.
+            peers: The other ranks.
+            limit_s: How long to wait for them, in seconds.
+            tell: Takes a sentence for people about what can't be taken up.
+        """
+        self._trainer = trainer
+        self._peers = peers
+        self._limit_s = limit_s
+        self._tell = tell
+        self._epoch: dict[str, Any] = random_state.take()
+        self._pending: dict[str, Any] | None = None
+        self._rest: Callable[[], None] | None = None
+        _compat.before_iterating(trainer, self._begin_epoch)
+        _compat.before_epoch(trainer, self._go_on)
+
+    def state(self) -> dict[str, Any]:
+        """Collective. The random states of all ranks, on rank 0; empty on the others.
+
+        Returns:
+            Plain values: ``now`` and ``epoch``, the latter from before its data was drawn.
+
+        Raises:
+            PeersMissingError: If a rank does not come; nothing was sent then.
+        """
+        mine = {"now": random_state.take(), "epoch": self._epoch}
+        if self._peers.world_size == 1:
+            return {"ranks": [mine]}
+        # Who saves on some ranks only is told so here, and not left in a collective for ever.
+        self._peers.gather("checkpoint", None, limit_s=self._limit_s)
+        of_all: list[Any] | None = None
+        if self._peers.rank == 0:
+            of_all = [None] * self._peers.world_size
+        dist.gather_object(mine, of_all, dst=0)
+        return {} if of_all is None else {"ranks": of_all}
+
+    def take_up(self, saved: dict[str, Any] | None) -> None:
+        """Puts data and random numbers where a checkpoint that was just loaded left them.
+
+        Args:
+            saved: What :meth:`state` returned on rank 0; None if the checkpoint has none.
+        """
+        mine = self._mine(saved)
+        if mine is None:
+            self._rest = _compat_position.position_data(self._trainer, lambda: None)
+            return
+        self._rest = _compat_position.position_data(
+            self._trainer, lambda: random_state.put_back(mine["epoch"])
+        )
+        # Hooks at the start of training may still draw random numbers.
+        self._epoch, self._pending = mine["epoch"], mine["now"]
+
+    def _mine(self, saved: dict[str, Any] | None) -> dict[str, Any] | None:
+        if saved is None:
+            return None
+        ranks = saved["ranks"]
+        if len(ranks) != self._peers.world_size:
+            self._tell(
+                f"The checkpoint holds the random states of {len(ranks)} ranks and there are "
+                f"{self._peers.world_size}: each rank goes on with numbers of its own."
+            )
+            return None
+        mine: dict[str, Any] = ranks[self._peers.rank]
+        return mine
+
+    def _begin_epoch(self) -> None:
+        self._epoch = random_state.take()
+
+    def _go_on(self) -> None:
+        if self._pending is not None:
+            random_state.put_back(self._pending)
+            self._pending = None
+        rest, self._rest = self._rest, None
+        if rest is not None:
+            rest()

@@ -1,0 +1,67 @@
+"""``fit(ckpt_path="last_good")``: going on from the newest checkpoint that verifies."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Trainer
+
+from sla_lightning import _compat
+from sla_lightning.checkpoint_guard import CheckpointGuard
+from slav1.checkpoint import Choice, Shelf
+from slav1.session import Session
+
+LAST_GOOD = "last_good"
+"""What ``ckpt_path`` says instead of a path."""
+
+
+class Resume:
+    """Stands before the host's loading, and puts a path in the place of ``last_good``."""
+
+    def __init__(
+        self, trainer: Trainer, session: Session, shelf: Shelf, guard: CheckpointGuard
+    ) -> None:
+        """Stores what it works with, and steps in front of the host.
+
+        Args:
+            trainer: The trainer, before it has loaded anything.
+            session: This rank's session.
+            shelf: The checkpoints of the run.
+            guard: What the trainer's strategy loads through.
+        """
+        self._session = session
+        self._shelf = shelf
+        self._guard = guard
+        self.choice: Choice | None = None
+        """What ``last_good`` became; None if it was not asked for, or there is none."""
+        _compat.around_resume(trainer, self._path_to_load)
+
+    def _path_to_load(self, asked: Any) -> Any:
+        """Collective. What to load instead of ``asked``; the same on all ranks."""
+        if asked is None or os.fspath(asked) != LAST_GOOD:
+            return asked
+        self.choice = self._shelf.choose()
+        if self.choice is None:
+            self._say("ckpt_path is last_good and this run has no checkpoint: it starts afresh.")
+            return None
+        self._shelf.resumed(self.choice)
+        self._tell(self.choice)
+        # It has just been read whole, by all ranks together.
+        self._guard.trusted = self.choice.path
+        return self.choice.path
+
+    def _tell(self, choice: Choice) -> None:
+        message = f"Training goes on from {choice.path}, after step {choice.step}."
+        if self._session.rank == 0:
+            self._session.peers.record("restored", message, step=choice.step, path=str(choice.path))
+
+    def _say(self, message: str) -> None:
+        if self._session.rank == 0:
+            self._session.note(message)
+
+
+def checkpoint_folders(trainer: Trainer) -> list[Path]:
+    """Folders in which the trainer's callbacks keep checkpoints, as far as known already."""
+    host: Any = trainer
+    folders = [getattr(callback, "dirpath", None) for callback in host.checkpoint_callbacks]
+    return [Path(folder) for folder in folders if folder and "://" not in str(folder)]

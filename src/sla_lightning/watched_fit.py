@@ -1,0 +1,233 @@
+"""One ``fit`` under the contract: everything that lives from its setup to its end."""
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+
+from sla_lightning import _compat
+from sla_lightning.actions import drive, refuse_to_save
+from sla_lightning.checkpoint_guard import CheckpointGuard
+from sla_lightning.position import Position
+from sla_lightning.resume import Resume, checkpoint_folders
+from sla_lightning.rollback import Rollback
+from sla_lightning.telemetry import FitWatch
+from slav1.checkpoint import PeersMissingError, Shelf
+from slav1.checkpoint.shelf import OWN_FOLDER
+from slav1.session import RunSettings, Session, join
+from slav1.session.rendezvous import job_rendezvous
+from slav1.session.settings_source import resolve
+from slav1.testing import planned_faults
+
+STATE_VERSION = 2
+"""Version of what the callback keeps in a checkpoint."""
+
+READABLE_VERSIONS = (1, STATE_VERSION)
+"""Versions that this one can go on from; the first had no random states."""
+
+LAST_SAVE_LIMIT_S = 10.0
+"""How long a rank that failed waits for others that want to save too, or for its own last
+save in the background, in seconds."""
+
+_log = logging.getLogger("sla_lightning")
+
+
+class WatchedFit:
+    """What the callback's hooks work with while ``fit`` runs."""
+
+    def __init__(
+        self, trainer: Trainer, module: LightningModule, contract: Any, run_dir: str | None
+    ) -> None:
+        """Joins the run, on all ranks.
+
+        Args:
+            trainer: The trainer.
+            module: What it trains.
+            contract: The callback's argument.
+            run_dir: The callback's argument.
+        """
+        self._trainer = trainer
+        self._lacks = _compat.missing_for_rollback(trainer)
+        faults = planned_faults(trainer.global_rank, trainer.world_size)
+        self.session = self._join(contract, run_dir)
+        self._settings = self.session.contract.checkpoint
+        self._loaded: dict[str, Any] = {}
+        shelf = Shelf(
+            settings=self._settings,
+            peers=self.session.peers,
+            run_folder=self.session.run_folder,
+            attempt=self.session.attempt,
+            roots=checkpoint_folders(trainer),
+        )
+        self.guard = CheckpointGuard(trainer, self.session, shelf, self._settings)
+        self._rollback = Rollback(trainer, self.session, shelf, self.guard, self._take_up)
+        self.watch = FitWatch(trainer, module, self.session, faults, self._rollback.batches)
+        try:
+            self.guard.wrap()
+            self._drive(shelf)
+        except BaseException:
+            self.leave("not_started")
+            raise
+        self._has_begun = False
+        self._leave_reason = ""
+
+    def _join(self, contract: Any, run_dir: str | None) -> Session:
+        settings = resolve(contract, run_dir, os.environ)
+        return join(
+            RunSettings(
+                contract=settings.contract,
+                run_dir=settings.run_dir,
+                rank=self._trainer.global_rank,
+                local_rank=self._trainer.local_rank,
+                world_size=self._trainer.world_size,
+                node=self._trainer.node_rank,
+                num_nodes=self._trainer.num_nodes,
+                can_roll_back=not self._lacks,
+            ),
+            job_rendezvous(),
+        )
+
+    def _drive(self, shelf: Shelf) -> None:
+        """Takes the host's wheel, as far as this version of it can be driven."""
+        self._position: Position | None = None
+        if self._lacks:
+            self.session.note(
+                f"This Lightning lacks {', '.join(self._lacks)}: no rollback, no last_good, and "
+                "a resumed epoch begins at its first batch."
+            )
+        else:
+            self._position = Position(
+                self._trainer, self.session.peers, self._settings.limit_s, self._note
+            )
+            Resume(self._trainer, self.session, shelf, self.guard)
+        if not _compat.missing_names(self._trainer):
+            _compat.wrap_run(self._trainer, self._run)
+
+    def _run(self, run: Callable[[], None]) -> None:
+        if self._position is not None and _compat.is_resuming(self._trainer):
+            self._take_up()
+        drive(self._trainer, self.session, run, self._rollback)
+
+    def begin(self, num_batches: int | None) -> None:
+        """Training begins, or goes on after a rollback.
+
+        Args:
+            num_batches: Batches of an epoch; None if nobody knows.
+        """
+        self.guard.trusted = None
+        if not self._has_begun:
+            self._has_begun = True
+            self.session.compare(num_batches=num_batches)
+            if self._trainer.is_global_zero:
+                self._go_on()
+        self.watch.start_training()
+        every = self._settings.every_steps
+        self.next_save_step: float = float("inf")
+        """Step at whose end a checkpoint of our own is due."""
+        if every is not None:
+            self.next_save_step = (self.watch.step // every + 1) * every + every - 1
+            if (self.watch.step + 1) % every == 0:
+                self.next_save_step = self.watch.step + every
+
+    def save_own(self) -> None:
+        """Collective. Saves a checkpoint of our own in the run folder."""
+        step = self.watch.step
+        self.next_save_step = step + (self._settings.every_steps or 0)
+        self._trainer.save_checkpoint(self.session.run_folder / OWN_FOLDER / f"step-{step}")
+
+    def state(self) -> dict[str, Any]:
+        """Collective. What belongs into a checkpoint, as plain values; empty but on rank 0."""
+        try:
+            ranks = {} if self._position is None else self._position.state()
+        except PeersMissingError:
+            if not self._leave_reason:
+                raise
+            # A save after an exception must not hide the exception.
+            ranks = {}
+        # On every rank: rank 0 waits for the last samples of all.
+        self.watch.losses.drain()
+        if self.session.rank != 0:
+            return {}
+        last_step = self.watch.step if self.watch.recorder.num_records else None
+        detectors = self.session.ask_state(last_step)
+        return {"version": STATE_VERSION, "detectors": detectors, **ranks}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Keeps what :meth:`state` gave, until training is where it was."""
+        version = state.get("version")
+        if version in READABLE_VERSIONS:
+            self._loaded = state
+        elif version is not None:
+            _log.warning(
+                "The checkpoint holds SLA state of version %s, this is version %s; the detectors "
+                "start afresh.",
+                *(version, STATE_VERSION),
+            )
+
+    def fail(self, error: BaseException, leave: Callable[[str], None]) -> None:
+        """Publishes an exception, and leaves unless there is a last checkpoint to save.
+
+        Args:
+            error: What was raised.
+            leave: Leaves the run, for the reason it is given.
+        """
+        reason = self._leave_reason = type(error).__name__
+        self.session.fail(error, self._trainer.global_step)
+        if not self._saves_on_exception():
+            leave(reason)
+        elif self._do_all_fail():
+            _compat.before_teardown(self._trainer, lambda: leave(reason))
+        else:
+            leave(reason)
+            refuse_to_save(self._trainer, "Other ranks go on: they would not come to this save.")
+
+    def leave(self, reason: str) -> None:
+        """Gives everything back and leaves the run; a second call does nothing."""
+        limit_s = LAST_SAVE_LIMIT_S if reason != "finished" else self._settings.limit_s
+        self.guard.drain(limit_s)
+        self.guard.unwrap()
+        self.watch.close()
+        self.session.leave(reason)
+
+    def _saves_on_exception(self) -> bool:
+        host: Any = self._trainer
+        return any(
+            getattr(callback, "save_on_exception", False)
+            or type(callback).__name__ == "OnExceptionCheckpoint"
+            for callback in host.callbacks
+        )
+
+    def _do_all_fail(self) -> bool:
+        """Collective if all ranks fail. Whether they do."""
+        try:
+            self.session.peers.gather("exception", None, limit_s=LAST_SAVE_LIMIT_S)
+        except PeersMissingError:
+            return False
+        return True
+
+    def _take_up(self) -> Any:
+        """Puts data and random numbers where the loaded checkpoint says; see Rollback."""
+        loaded, self._loaded = self._loaded, {}
+        assert self._position is not None
+        self._position.take_up(loaded if "ranks" in loaded else None)
+        self._detectors = loaded.get("detectors")
+        return self._detectors if self._trainer.is_global_zero else None
+
+    _detectors: Any = None
+
+    def _go_on(self) -> None:
+        detectors = self._detectors or self._loaded.get("detectors")
+        if detectors is not None:
+            self.session.restore(detectors)
+        elif self._trainer.ckpt_path is not None:
+            self.session.note(
+                f"Training goes on from {self._trainer.ckpt_path}, which holds no SLA state of "
+                "this version: the detectors start with empty windows, and what is drawn at random "
+                "is drawn anew."
+            )
+
+    def _note(self, message: str) -> None:
+        if self.session.rank == 0:
+            self.session.note(message)

@@ -1,0 +1,91 @@
+"""A training that is taken back once, beside the same one that is not."""
+
+import os
+import sys
+from typing import Any
+
+import families
+import lightning.pytorch as pl
+import torch
+import toys
+from torch import Tensor
+
+NUM_RANKS = int(os.environ["WORLD_SIZE"])
+RANK = int(os.environ["RANK"])
+BAD_STEP = 10
+
+
+class SpoiltOnce(families.Family):
+    """Rank 1 gets a NaN at one step, the first time that it comes there."""
+
+    def __init__(self, bad_step: int | None) -> None:
+        super().__init__()
+        self.bad_step = bad_step
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        if self.global_step == self.bad_step and self.trainer.global_rank == NUM_RANKS - 1:
+            self.bad_step = None
+            return loss * float("nan")
+        return loss
+
+
+class Watches(pl.Callback):
+    """Remembers the state that each checkpoint holds, and compares at each start."""
+
+    def __init__(self) -> None:
+        self.states: dict[int, list[Tensor]] = {}
+        self.starts: list[tuple[int, bool]] = []
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        self.states[trainer.global_step] = families.local_state(trainer)
+
+    def on_train_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        kept = self.states.get(trainer.global_step)
+        if kept is not None:
+            now = families.local_state(trainer)
+            is_same = len(now) == len(kept) and all(map(torch.equal, now, kept))
+            self.starts.append((trainer.global_step, is_same))
+
+
+def train(name: str, *, bad_step: int | None, skips: bool) -> tuple[Any, Watches, Any]:
+    pl.seed_everything(3, verbose=False)
+    rule = {"mode": "enforce", "action": "rollback"}
+    watch = toys.SLACallback(toys.contract(non_finite=rule, checkpoint={"every_steps": 4}))
+    watches, model = Watches(), SpoiltOnce(bad_step)
+    trainer = toys.trainer(
+        watch,
+        watches,
+        devices=NUM_RANKS,
+        strategy=families.strategy(name) if NUM_RANKS > 1 else "auto",
+        max_steps=24,
+        use_distributed_sampler=True,
+    )
+    if not skips:
+        # What is not known can't be skipped.
+        forget = pl.callbacks.LambdaCallback(
+            on_train_start=lambda *_: setattr(
+                watch._fit._rollback.batches, "of_steps", lambda *_: None
+            )
+        )
+        trainer.callbacks.append(forget)
+    trainer.fit(model, families.loader(NUM_RANKS))
+    return model.seen, watches, watch
+
+
+def main() -> None:
+    name, skips = sys.argv[1], sys.argv[2] == "skip"
+    unbroken, _, _ = train(name, bad_step=None, skips=True)
+    seen, watches, watch = train(name, bad_step=BAD_STEP, skips=skips)
+    toys.tell(
+        "runs",
+        unbroken=unbroken,
+        seen=seen,
+        starts=watches.starts,
+        stopped_at=watch.stopped_at,
+        folder=str(watch.run_folder),
+    )
+
+
+if __name__ == "__main__":
+    main()
