@@ -46,6 +46,9 @@ class Commit:
     is_healthy: bool
     """Whether it may become the last good one."""
 
+    doubt: str = ""
+    """Why it is not healthy, in words."""
+
     seconds: Mapping[str, float]
     """How long each stage took on this rank: write, seal, commit and the like."""
 

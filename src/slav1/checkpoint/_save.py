@@ -104,6 +104,7 @@ class Save:
             step=manifest.step,
             manifest=manifest,
             is_healthy=manifest.is_healthy,
+            doubt=_doubt(begun),
             seconds=self._seconds,
         )
 
@@ -269,7 +270,6 @@ class Save:
 
     def _manifest(self, begun: list[dict[str, Any]], members: dict[str, Digest]) -> Manifest:
         leader = begun[LEADER]
-        healthy = all(one["is_healthy"] and not one["non_finite"] for one in begun)
         return Manifest(
             run=self._line.run,
             host=self._facts.host,
@@ -278,7 +278,7 @@ class Save:
             sequence=leader["sequence"],
             attempt=self._line.attempt,
             world_size=self._line.peers.world_size,
-            is_healthy=healthy,
+            is_healthy=not _doubt(begun),
             verify=self._line.settings.verify,
             digest=self._line.settings.digest,
             members=dict(sorted(members.items())),
@@ -332,6 +332,15 @@ class Save:
 
         topic = f"checkpoint save {self._number}: {name}"
         return together(self._line.peers, topic, timed, limit_s=self._line.settings.limit_s)
+
+
+def _doubt(begun: list[dict[str, Any]]) -> str:
+    """Why the state is not healthy; '' if it is."""
+    for rank, one in enumerate(begun):
+        if one["non_finite"]:
+            return f"{one['non_finite']} on rank {rank} holds numbers that are not finite."
+    ranks = [rank for rank, one in enumerate(begun) if not one["is_healthy"]]
+    return f"A breach is open on ranks {ranks}." if ranks else ""
 
 
 def _content_root(begun: list[dict[str, Any]]) -> str:

@@ -21,6 +21,10 @@ from slav1.checkpoint.fingerprints import name_tensors
 METADATA = ".metadata"
 """Where torch's distributed checkpoints say what lies in which file."""
 
+_DESCRIPTIONS = (
+    "torch.distributed.checkpoint.metadata",
+    "torch.distributed.checkpoint.filesystem",
+)
 _BUILTINS = {"set", "frozenset", "list", "dict", "tuple", "complex", "bytearray", "slice", "range"}
 _REBUILD = {
     "_rebuild_tensor",
@@ -131,11 +135,11 @@ class _DistributedUnpickler(_PlainUnpickler):
     """Knows the description of a distributed checkpoint too."""
 
     def find_class(self, module: str, name: str) -> Any:
-        known = ("torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem")
-        if module in known and name[:1].isalpha() and name[:1].isupper():
-            return _of_module(module).get(name) or _StandIn
-        if module == "torch.distributed.checkpoint.filesystem" and name == "_StorageInfo":
-            return _of_module(module)[name]
+        if module in _DESCRIPTIONS:
+            found = _of_module(module).get(name)
+            # Only what is defined there: no function, and nothing that it merely imports.
+            if isinstance(found, type) and found.__module__ == module:
+                return found
         return super().find_class(module, name)
 
 

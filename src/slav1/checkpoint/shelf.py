@@ -284,8 +284,9 @@ class Shelf:
             "is_healthy": manifest.is_healthy,
             **{f"{name}_s": round(seconds, 6) for name, seconds in commit.seconds.items()},
         }
-        doubt = "" if manifest.is_healthy else " It is not healthy, so it is never the last good."
-        message = f"{commit.path} (step {commit.step}) is committed.{doubt}"
+        message = f"{commit.path} (step {commit.step}) is committed."
+        if not commit.is_healthy:
+            message += f" It is not healthy, so it is never the last good one: {commit.doubt}"
         self._add_line("committed", commit.path, manifest)
         self._line.peers.record("checkpoint_committed", message, step=commit.step, **evidence)
 
