@@ -36,16 +36,16 @@ def commit_folder(staging: Path, path: Path, manifest: Manifest, spare: Path, di
         disk.fsync(folder)
     if not path.exists() and not path.is_symlink():
         disk.rename(staging, path)
-        disk.fsync(path.parent)
+        _flush_names(path, staging, disk)
         return
     old = staging
     if not disk.exchange(staging, path):
         # Between the two renames nothing has the final name: a start then finds `spare`.
         disk.rename(path, spare)
-        disk.fsync(path.parent)
+        _flush_names(spare, path, disk)
         disk.rename(staging, path)
         old = spare
-    disk.fsync(path.parent)
+    _flush_names(path, staging, disk)
     _remove_old(old, path, disk)
 
 
@@ -74,12 +74,12 @@ def commit_file(
     disk.write(sidecar, generations.to_json().encode())
     disk.fsync(sidecar)
     disk.rename(sidecar, sidecar_of(path))
-    disk.fsync(path.parent)
+    _flush_names(path, staging, disk)
     if path.is_dir() and not path.is_symlink():
         _replace_folder(staging, path, disk)
         return
     disk.rename(staging, path)
-    disk.fsync(path.parent)
+    _flush_names(path, staging, disk)
 
 
 def what_lies_at(path: Path, manifest: Manifest) -> Manifest | Digest | None:
@@ -112,14 +112,14 @@ def set_aside(path: Path, disk: Disk) -> Path:
     disk.rename(path, aside)
     if sidecar.exists():
         disk.rename(sidecar, sidecar_of(aside))
-    disk.fsync(path.parent)
+    _flush_names(aside, path, disk)
     return aside
 
 
 def discard(path: Path, spare: Path, disk: Disk) -> None:
     """Removes a checkpoint that may go. A crash half-way leaves nothing that looks like one."""
     disk.rename(path, spare)
-    disk.fsync(path.parent)
+    _flush_names(spare, path, disk)
     remove(disk, spare)
     sidecar = sidecar_of(path)
     if sidecar.exists():
@@ -164,12 +164,19 @@ def _replace_folder(staging: Path, path: Path, disk: Disk) -> None:
     old = beside(path, "old", left.writer, 0, left.step)
     if not disk.exchange(staging, path):
         disk.rename(path, old)
-        disk.fsync(path.parent)
+        _flush_names(old, path, disk)
         disk.rename(staging, path)
     else:
         old = staging
-    disk.fsync(path.parent)
+    _flush_names(path, staging, disk)
     _remove_old(old, path, disk)
+
+
+def _flush_names(to: Path, source: Path, disk: Disk) -> None:
+    """Makes a rename last: first where the name is now, then where it was."""
+    disk.fsync(to.parent)
+    if source.parent != to.parent:
+        disk.fsync(source.parent)
 
 
 def _remove_old(old: Path, path: Path, disk: Disk) -> None:

@@ -22,6 +22,7 @@ class RecordingDisk(Disk):
     """A disk that also writes down what is asked of it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.trace: list[tuple[Any, ...]] = []
 
     def write(self, path: Path, data: bytes) -> None:
