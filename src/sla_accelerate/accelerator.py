@@ -177,11 +177,15 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
 
         Raises:
             TrainingStoppedError: If the contract has stopped training and the loop went on.
+                With DeepSpeed, whose steps end here, also at the step of the stop.
         """
         watch = _runs.current() or self._sla_go_on()
         loss = watch.begin_backward(loss)
+        num_before = self._sla_engine_steps()
         super().backward(loss, **kwargs)
         watch.end_backward(has_gradients=self.sync_gradients)
+        if self._sla_engine_steps() != num_before:
+            watch.end_engine_step()
 
     @contextmanager
     def join_uneven_inputs(
@@ -316,6 +320,13 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
         if stopped is not None:
             raise stopped.stop_error()
         return self._sla_begin()
+
+    def _sla_engine_steps(self) -> int:
+        """Steps that DeepSpeed has made: its engine makes them inside of ``backward``."""
+        wrapped = getattr(self, "deepspeed_engine_wrapped", None)
+        if wrapped is None:
+            return 0
+        return int(wrapped.engine.global_steps - wrapped.engine.skipped_steps)
 
     def _sla_adopt(self, item: Any) -> Any:
         if isinstance(item, nn.Module | Optimizer):

@@ -188,6 +188,12 @@ class LoopWatch:
         self.recorder.enter(self._rest)
         self._end_step()
 
+    def end_engine_step(self) -> None:
+        """An engine that steps by itself has made a real step."""
+        if self._pinned is None:
+            self.recorder.enter(self._rest)
+            self._end_step()
+
     def note_progress(self) -> None:
         """The loop called the accelerator, so it is not stuck."""
         is_between = self._pinned is None and not self._is_aside

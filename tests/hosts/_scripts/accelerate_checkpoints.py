@@ -80,6 +80,8 @@ def accelerator_for(options: dict[str, Any]) -> SLAAccelerator:
         import deepspeed.ops
 
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        # It only tells models of transformers, which need not be installed, about ZeRO.
+        DeepSpeedPlugin.set_deepspeed_weakref = lambda self: None
         how["kwargs_handlers"] = [InitProcessGroupKwargs(backend="gloo")]
         how["deepspeed_plugin"] = DeepSpeedPlugin(
             hf_ds_config={
@@ -163,8 +165,10 @@ class Training:
         found = hashlib.sha256()
         parts: list[Any] = [getattr(p, "ds_tensor", p) for p in self.model.parameters()]
         inner = self.optimizer.optimizer
-        state = inner.state_dict() if not hasattr(inner, "optimizer") else inner.optimizer.state_dict()
-        parts += tensors_in(state)
+        # ZeRO has its own optimizer around torch's.
+        inner = getattr(inner, "optimizer", inner)
+        parts += [part for group in inner.param_groups for part in group["params"]]
+        parts += tensors_in(list(inner.state.values()))
         for part in parts:
             local = part.to_local() if hasattr(part, "to_local") else part
             found.update(local.detach().cpu().float().numpy().tobytes())
