@@ -77,6 +77,7 @@ if rank == 1:
 else:
     say("left", failed("last", 60))
     session.leave("finished")
+    say("gone", failed("last", 60))
 """,
         num_ranks=2,
         env=env,
@@ -89,6 +90,8 @@ else:
     assert late[0].startswith("(0,) (1,) at once: checkpoint entered by ranks [0], missing [1]")
     assert "left (0,) (1,) at once:" in ended.out[0]
     assert "rank 1 has left (finished)" in ended.out[0]
+    assert "gone (0,) () at once:" in ended.out[0]
+    assert "this rank has left the run" in ended.out[0]
     (ledger,) = (tmp_path / "runs").glob("*/ledger.jsonl")
     entries = read_ledger(ledger)
     told = [e.message for e in entries if e.kind == "notice" and "entered by" in (e.message or "")]

@@ -60,6 +60,7 @@ class Decisions:
         self._standing: Decision | None = None
         self._back: dict[int, int] = {}
         self._later: _Wanted | None = None
+        self._end: messages.End | None = None
         self.ending: Decision | None = None
         """The decision to end all processes; None if there is none."""
 
@@ -183,6 +184,12 @@ class Decisions:
     def on_node_back(self, node: int) -> None:
         """A node that was silent is heard again."""
         self._silent_nodes.discard(node)
+        self.end_if_ending(node)
+
+    def end_if_ending(self, node: int) -> None:
+        """A node is heard that may not know that the job is being ended."""
+        if self._end is not None:
+            self._send(node, self._end)
 
     def on_node_lost(self, node: int) -> None:
         """A node's ranks, whatever they do, act on no decision any more."""
@@ -216,8 +223,9 @@ class Decisions:
             {"how": "end_processes"},
         )
         leave_s = messages.LEAVE_S if breach.rule == "liveness" else 0.0
+        self._end = messages.End(reason=breach.message, leave_s=leave_s)
         for node in nodes:
-            self._send(node, messages.End(reason=breach.message, leave_s=leave_s))
+            self._send(node, self._end)
 
     def _carry_out(self, effects: Effects) -> None:
         for effect in effects:

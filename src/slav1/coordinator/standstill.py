@@ -11,6 +11,16 @@ from slav1.coordinator.surveys import Surveys
 _DEFAULT_LIMIT_S = 600.0
 
 
+def stall_of(contract: Contract) -> Stall:
+    """The judge of standstills, with the excuses that a contract leaves."""
+    hang = contract.rules.get("hang")
+    limits = hang and hang.detector
+    return Stall(
+        compile_limit_s=getattr(limits, "first_step_limit_s", _DEFAULT_LIMIT_S),
+        store_limit_s=getattr(limits, "checkpoint_limit_s", _DEFAULT_LIMIT_S),
+    )
+
+
 class Standstill:
     """Surveys the job while any rank is silent. Time is passed in."""
 
@@ -22,12 +32,7 @@ class Standstill:
             membership: Whom to ask.
             send: Sends a message to the node of that number.
         """
-        hang = contract.rules.get("hang")
-        limits = hang and hang.detector
-        self._stall = Stall(
-            compile_limit_s=getattr(limits, "first_step_limit_s", _DEFAULT_LIMIT_S),
-            store_limit_s=getattr(limits, "checkpoint_limit_s", _DEFAULT_LIMIT_S),
-        )
+        self._stall = stall_of(contract)
         self._surveys = Surveys()
         self._membership = membership
         self._send = send

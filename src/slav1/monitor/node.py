@@ -56,6 +56,7 @@ class NodeMonitor:
         self._strangers = Strangers()
         self._survey: Survey | None = None
         self._ending: Ending | None = None
+        self._is_survey_own = False
         self._is_done_told = False
         self._rings = Rings(self._folder)
 
@@ -157,7 +158,11 @@ class NodeMonitor:
             rank.connection.flush()
         if self._survey is not None and self._survey.is_complete(now_s):
             survey, self._survey = self._survey, None
-            self._send(job.Survey(number=survey.number, positions=survey.positions(now_s)))
+            positions = survey.positions(now_s)
+            if self._is_survey_own:
+                self._lifeline.judge(positions)
+            else:
+                self._send(job.Survey(number=survey.number, positions=positions))
 
     def tell_done(self) -> None:
         """Says that no rank will come any more, as when all have left."""
@@ -167,6 +172,7 @@ class NodeMonitor:
         if num_strangers := self._strangers.take_burst(monotonic(), is_last=True):
             self._tell_strangers(num_strangers)
         self._rings.tell_unsaved()
+        self._rings.await_beside()
         num_lost = sum(rank.num_lost for rank in self.ranks.values())
         self._send(job.NodeDone(num_seen=self._lookout.num_seen, num_lost=num_lost))
 
@@ -200,13 +206,26 @@ class NodeMonitor:
                 + ("is silent: nothing is written down." if is_cut else "is heard again.")
             )
         reason = self._lifeline.reason_to_end(now_s)
+        if self._survey is None and self._lifeline.wants_look(now_s):
+            self._begin_survey(job.AskSurvey(number=0), is_own=True)
         if reason is not None and self.present:
             say(f"Node {self._node} ends its ranks without the coordinator: {reason.message}")
             self._end(job.LEAVE_S if reason.rule == "liveness" else 0.0)
 
     def _lose(self, rank: WatchedRank) -> None:
+    def _save_ring(self, rank: WatchedRank) -> None:
+        if self._ending is None:
+            self._rings.save(rank)
+        else:
+            self._rings.save_beside([rank])
+
+    def _begin_survey(self, asked: job.AskSurvey, *, is_own: bool) -> None:
+        folder = self._folder if self._wants_stacks else None
+        self._survey = Survey(asked, list(self.ranks.values()), monotonic(), folder)
+        self._is_survey_own = is_own
+
         rank.has_left = True
-        self._rings.save(rank)
+        self._save_ring(rank)
         reason = rank.exit_reason or "lost"
         is_lost = rank.exit_reason is None
         self._send(job.RankLeft(rank=rank.rank, is_lost=is_lost, reason=reason))
@@ -225,7 +244,9 @@ class NodeMonitor:
         self._decision.look(now_s)
         rank.has_left = True
         rank.exit_reason = rank.exit_reason or reason
-        self._rings.save(rank)
+        if rank.exit_reason in job.IN_ORDER:
+            self._lifeline.forget(rank.rank)
+        self._save_ring(rank)
         rank.connection.send(local.Farewell())
         self._send(job.RankLeft(rank=rank.rank, is_lost=False, reason=rank.exit_reason))
 
@@ -245,10 +266,10 @@ class NodeMonitor:
         self._ending = Ending(
             ranks=self.present, term_at_s=term_at_s, kill_at_s=term_at_s + self._grace_s
         )
-        for rank in self._ending.ranks:
-            self._rings.save(rank)
         self._ending.begin()
 
+        # A disk that hangs must not keep processes alive.
+        self._rings.save_beside(self._ending.ranks)
     @singledispatchmethod
     def _on(self, message: Any) -> None:
         raise TypeError(f"no answer to a {type(message).__name__}")
@@ -267,8 +288,7 @@ class NodeMonitor:
 
     @_on.register
     def _(self, message: job.AskSurvey) -> None:
-        folder = self._folder if self._wants_stacks else None
-        self._survey = Survey(message, list(self.ranks.values()), monotonic(), folder)
+        self._begin_survey(message, is_own=False)
 
     @_on.register
     def _(self, message: job.End) -> None:

@@ -1,7 +1,6 @@
 """One rank as its node's monitor sees it: three clocks, a ring, a stack file."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from slav1.monitor.gate import Connection
 from slav1.monitor.process import WatchedProcess
@@ -137,9 +136,9 @@ class WatchedRank:
         """Makes the next pulse look at the process at once."""
         self._state_time_s = float("-inf")
 
-    def save_ring(self, folder: Path) -> None:
-        """Writes the ring into the run folder; OSError if that fails."""
-        self.block.save(folder / f"ring-{self.rank}.bin")
+    def ring_bytes(self) -> bytes:
+        """The ring as it is now, as it is written into the run folder."""
+        return self.block.content()
 
     def close(self) -> None:
         """Lets go of everything of this rank."""

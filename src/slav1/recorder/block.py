@@ -69,14 +69,11 @@ class Block:
 
     def save(self, path: Path) -> None:
         """Writes the block as it is now to ``path``; OSError if that fails."""
-        part = path.with_name(f".{path.name}.part")
-        try:
-            part.write_bytes(self._memory)
-            part.replace(path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                part.unlink()
-            raise
+        save_bytes(self._memory, path)
+
+    def content(self) -> bytes:
+        """A copy of the block as it is now."""
+        return bytes(self._memory)
 
     def close(self) -> None:
         """Unmaps the block and closes its descriptor."""
@@ -87,6 +84,18 @@ class Block:
         self.words.release()
         self.records.release()
         self._memory.close()
+
+
+def save_bytes(content: "bytes | mmap.mmap", path: Path) -> None:
+    """Writes the content of a block to ``path``, whole or not at all; OSError if that fails."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
 
 
 def check_header(magic: int, version: int) -> None:

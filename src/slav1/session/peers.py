@@ -24,6 +24,8 @@ a silence that is told of."""
 MAX_VALUE_BYTES = 1 << 24
 """Most that a rank may bring to a meeting, encoded, in bytes."""
 
+_LEFT = "this rank has left the run"
+
 
 class Spare(Protocol):
     """Another way to meet, for when a monitor is gone; all ranks change to it alike."""
@@ -79,6 +81,7 @@ class RunPeers:
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
 
+        self._has_left = False
     def gather(self, topic: str, value: Any, *, limit_s: float) -> list[Any]:
         raw = _encoded(topic, value)
         with self._lock:
@@ -92,6 +95,8 @@ class RunPeers:
         number = link.question()
         try:
             question = messages.Meet(
+        if self._has_left:
+            raise self._interrupted(topic, count, _LEFT)
                 number=number, topic=topic, count=count, limit_s=limit_s, value=raw
             )
             met = self._meet(link, question)
@@ -125,6 +130,10 @@ class RunPeers:
 
     def _meet(self, link: MonitorLink, question: messages.Meet) -> messages.Met:
         deadline_s = monotonic() + question.limit_s + ANSWER_MARGIN_S
+    def leave(self) -> None:
+        """This rank leaves the run: it meets nobody any more."""
+        self._has_left = True
+
         while True:
             wait_s = min(REPEAT_S, deadline_s - monotonic())
             answer = link.ask(question.number, question, max(0.0, wait_s))
@@ -137,10 +146,12 @@ class RunPeers:
                 reason = f"the monitor of rank {self.rank} does not answer"
                 raise self._interrupted(question.topic, question.count, reason)
 
+            if self._has_left:
+                raise self._interrupted(question.topic, question.count, _LEFT)
     def _interrupted(self, topic: str, count: int, reason: str) -> PeersMissingError:
-        if self._spare is not None:
+        if self._spare is not None and not self._has_left:
             self._spare.fail(topic, count, reason)
-        self.change_over()
+            self._spare.change_over()
         return PeersMissingError(topic=topic, missing=(), arrived=[self.rank], reason=reason)
 
 

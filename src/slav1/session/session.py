@@ -268,6 +268,8 @@ class Session:
         self._is_open = False
         atexit.unregister(self._leave_at_exit)
         was_watched = self.is_monitor_alive()
+        if isinstance(self.peers, RunPeers):
+            self.peers.leave()
         if self._link is not None:
             if was_watched:
                 self._link.take_leave(messages.Goodbye(reason=reason))

@@ -17,6 +17,9 @@ from slav1.monitor.config import MonitorConfig, write_config
 START_LIMIT_S = 30.0
 """How long a monitor may take to open its sockets, in seconds."""
 
+KILL_LIMIT_S = 5.0
+"""How long the end of a process that was killed is waited for, in seconds."""
+
 END_LIMIT_S = 10.0
 """How long its last lines are waited for when training has ended, in seconds."""
 
@@ -87,14 +90,22 @@ class MonitorProcess:
         if "address" in answer:
             return answer["address"]
         self._process.kill()
-        status = self._process.wait()
+        how = self._end()
         if "error" in answer:
             raise MonitorRefusedError(f"The monitor could not start: {answer['error']}")
-        how = f"with status {status}" if status >= 0 else f"by signal {-status}"
         raise MonitorStartError(
             f"The monitor process ended {how}, or said nothing for {START_LIMIT_S:g} s. If "
             "something is wrong with Python there, its output above says what."
         )
+
+    def _end(self) -> str:
+        """Waits for the end of a process that was killed; says how it ended."""
+        try:
+            status = self._process.wait(KILL_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            # Stuck in the kernel, as on a disk that does not answer: nobody can end it.
+            return f"not even within {KILL_LIMIT_S:g} s of SIGKILL"
+        return f"with status {status}" if status >= 0 else f"by signal {-status}"
 
     def wait(self, limit_s: float) -> bool:
         try:

@@ -224,6 +224,21 @@ def test_job_is_ended_while_a_node_is_silent(start):
     assert [node for node, _ in job.of_kind(messages.End)] == [0, 1]
 
 
+def test_node_that_comes_back_is_told_of_the_end(start):
+    """
+    A node that was silent when the job's processes were ended, or is heard for the first
+    time after it, is told as well.
+    """
+    job = start()
+    job.pass_s(NODE_SILENCE_S + 1, speaking=(0,))
+    job.report(0, finding("liveness", 0))
+    job.sent.clear()
+    job.report(1)
+    job.hear(1, messages.RankJoined(rank=1))
+
+    assert [node for node, _ in job.of_kind(messages.End)] == [1, 1]
+
+
 def test_deaths_that_the_contract_caused_are_no_breaches(start):
     """
     After the decision to end all processes each death is an action, not a new breach.

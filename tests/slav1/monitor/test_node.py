@@ -13,6 +13,7 @@ import pytest
 
 from slav1.coordinator import messages as job
 from slav1.coordinator.membership import NODE_SILENCE_S
+from slav1.monitor import rings
 from slav1.monitor.lookout import MAX_SAMPLES, REPORT_EVERY_S
 from slav1.monitor.node_decision import HOLD_LIMIT_S
 from slav1.phase import Phase
@@ -268,14 +269,13 @@ def test_ranks_are_let_go_when_no_schedule_comes(start):
 def test_end_is_announced_then_terminated_then_killed(start, sleeper, tmp_path):
     """
     Processes that the contract ends are told so in their block, get SIGTERM, and SIGKILL
-    when the grace time is over; their rings are saved first.
+    when the grace time is over; their rings are saved.
     """
     node = start(monitor={"grace_s": 0.2})
     trainer, _ = node.join(0, pid=sleeper.pid)
     os.kill(sleeper.pid, signal.SIGSTOP)
     node.monitor.on_message(job.End(reason="x", leave_s=0.1))
     assert trainer.block.words[Word.ENDED] == 1
-    assert (tmp_path / "ring-0.bin").exists()
     node.monitor.on_tick(now_s())
     assert sleeper.poll() is None
     node.monitor.on_tick(now_s() + 0.15)
@@ -283,6 +283,30 @@ def test_end_is_announced_then_terminated_then_killed(start, sleeper, tmp_path):
     node.monitor.on_tick(now_s() + 1.0)
 
     assert sleeper.wait(timeout=5) == -signal.SIGKILL
+    node.monitor.tell_done()
+    assert (tmp_path / "ring-0.bin").exists()
+
+
+def test_disk_that_hangs_keeps_nobody_alive(start, sleeper, tmp_path, capfd, monkeypatch):
+    """
+    Where the run folder does not answer, ranks are ended all the same, the node comes to its
+    end in bounded time, and the rings that are lost are told of.
+    """
+    monkeypatch.setattr(rings, "BESIDE_LIMIT_S", 0.2)
+    node = start(monitor={"grace_s": 0.2})
+    node.join(0, pid=sleeper.pid)
+    # Opening it waits for a reader, as a disk that hangs waits for its answer.
+    os.mkfifo(tmp_path / ".ring-0.bin.part")
+    node.monitor.on_message(job.End(reason="x", leave_s=0.0))
+    node.monitor.on_tick(now_s())
+    assert sleeper.wait(timeout=5) == -signal.SIGTERM
+    node.monitor.on_tick(now_s())
+    node.monitor.tell_done()
+
+    assert len(node.of_kind(job.NodeDone)) == 1
+    assert "rings of ranks [0] could not be written" in capfd.readouterr().err
+    with (tmp_path / ".ring-0.bin.part").open("rb") as reader:
+        reader.read()
 
 
 def test_lost_coordinator_leaves_the_ending_to_the_node(start, sleeper, capfd):
@@ -297,8 +321,8 @@ def test_lost_coordinator_leaves_the_ending_to_the_node(start, sleeper, capfd):
     node.monitor.on_message(job.Beat())
     node.monitor.on_tick(at_s + 5.0)
     assert trainer.block.words[Word.ENDED] == 0
-    node.monitor.on_tick(at_s + NODE_SILENCE_S + 1.0)
-    node.monitor.on_tick(at_s + NODE_SILENCE_S + 1.1)
+    for tenth in range(10, 15):
+        node.monitor.on_tick(at_s + NODE_SILENCE_S + 0.1 * tenth)
 
     assert sleeper.wait(timeout=5) == -signal.SIGTERM
     told = capfd.readouterr().err.splitlines()
