@@ -78,16 +78,18 @@ class RunPeers:
         self._link = link
         self._write = write
         self._spare = spare
+        self._has_left = False
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-        self._has_left = False
     def gather(self, topic: str, value: Any, *, limit_s: float) -> list[Any]:
         raw = _encoded(topic, value)
         with self._lock:
             count = self._counts[topic]
             self._counts[topic] += 1
         link = self._link()
+        if self._has_left:
+            raise self._interrupted(topic, count, _LEFT)
         if self._spare is not None and (self._spare.is_in_use or link is None):
             return [_decoded(each) for each in self._spare.gather(topic, count, raw, limit_s)]
         if link is None:
@@ -95,8 +97,6 @@ class RunPeers:
         number = link.question()
         try:
             question = messages.Meet(
-        if self._has_left:
-            raise self._interrupted(topic, count, _LEFT)
                 number=number, topic=topic, count=count, limit_s=limit_s, value=raw
             )
             met = self._meet(link, question)
@@ -123,6 +123,10 @@ class RunPeers:
             messages.Note(message=message, step=step, evidence=evidence, kind=kind, rule=rule)
         )
 
+    def leave(self) -> None:
+        """This rank leaves the run: it meets nobody any more."""
+        self._has_left = True
+
     def change_over(self) -> None:
         """The monitor of this rank is gone: lets all ranks meet in the other way."""
         if self._spare is not None:
@@ -130,15 +134,13 @@ class RunPeers:
 
     def _meet(self, link: MonitorLink, question: messages.Meet) -> messages.Met:
         deadline_s = monotonic() + question.limit_s + ANSWER_MARGIN_S
-    def leave(self) -> None:
-        """This rank leaves the run: it meets nobody any more."""
-        self._has_left = True
-
         while True:
             wait_s = min(REPEAT_S, deadline_s - monotonic())
             answer = link.ask(question.number, question, max(0.0, wait_s))
             if isinstance(answer, messages.Met):
                 return answer
+            if self._has_left:
+                raise self._interrupted(question.topic, question.count, _LEFT)
             if not link.is_open():
                 reason = f"the monitor that rank {self.rank} spoke through has ended"
                 raise self._interrupted(question.topic, question.count, reason)
@@ -146,8 +148,6 @@ class RunPeers:
                 reason = f"the monitor of rank {self.rank} does not answer"
                 raise self._interrupted(question.topic, question.count, reason)
 
-            if self._has_left:
-                raise self._interrupted(question.topic, question.count, _LEFT)
     def _interrupted(self, topic: str, count: int, reason: str) -> PeersMissingError:
         if self._spare is not None and not self._has_left:
             self._spare.fail(topic, count, reason)
