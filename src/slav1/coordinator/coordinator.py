@@ -147,9 +147,9 @@ class Coordinator:
 
     @_on.register
     def _(self, message: messages.RankJoined, node: int) -> None:
+        self._decisions.end_if_ending(node)
         membership = self._membership
         was_complete = membership.is_complete
-        self._decisions.end_if_ending(node)
         membership.join(message.rank, node, self._now_s)
         if message.can_roll_back:
             self._can_go_back.add(message.rank)

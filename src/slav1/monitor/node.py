@@ -55,8 +55,8 @@ class NodeMonitor:
         self._meetings = NodeMeetings(self.ranks, send)
         self._strangers = Strangers()
         self._survey: Survey | None = None
-        self._ending: Ending | None = None
         self._is_survey_own = False
+        self._ending: Ending | None = None
         self._is_done_told = False
         self._rings = Rings(self._folder)
 
@@ -171,8 +171,8 @@ class NodeMonitor:
         self._is_done_told = True
         if num_strangers := self._strangers.take_burst(monotonic(), is_last=True):
             self._tell_strangers(num_strangers)
-        self._rings.tell_unsaved()
         self._rings.await_beside()
+        self._rings.tell_unsaved()
         num_lost = sum(rank.num_lost for rank in self.ranks.values())
         self._send(job.NodeDone(num_seen=self._lookout.num_seen, num_lost=num_lost))
 
@@ -205,14 +205,13 @@ class NodeMonitor:
                 f"Node {self._node}: the coordinator beside rank 0 "
                 + ("is silent: nothing is written down." if is_cut else "is heard again.")
             )
-        reason = self._lifeline.reason_to_end(now_s)
         if self._survey is None and self._lifeline.wants_look(now_s):
             self._begin_survey(job.AskSurvey(number=0), is_own=True)
+        reason = self._lifeline.reason_to_end(now_s)
         if reason is not None and self.present:
             say(f"Node {self._node} ends its ranks without the coordinator: {reason.message}")
             self._end(job.LEAVE_S if reason.rule == "liveness" else 0.0)
 
-    def _lose(self, rank: WatchedRank) -> None:
     def _save_ring(self, rank: WatchedRank) -> None:
         if self._ending is None:
             self._rings.save(rank)
@@ -224,6 +223,7 @@ class NodeMonitor:
         self._survey = Survey(asked, list(self.ranks.values()), monotonic(), folder)
         self._is_survey_own = is_own
 
+    def _lose(self, rank: WatchedRank) -> None:
         rank.has_left = True
         self._save_ring(rank)
         reason = rank.exit_reason or "lost"
@@ -267,9 +267,9 @@ class NodeMonitor:
             ranks=self.present, term_at_s=term_at_s, kill_at_s=term_at_s + self._grace_s
         )
         self._ending.begin()
-
         # A disk that hangs must not keep processes alive.
         self._rings.save_beside(self._ending.ranks)
+
     @singledispatchmethod
     def _on(self, message: Any) -> None:
         raise TypeError(f"no answer to a {type(message).__name__}")

@@ -267,9 +267,9 @@ class Session:
             return
         self._is_open = False
         atexit.unregister(self._leave_at_exit)
-        was_watched = self.is_monitor_alive()
         if isinstance(self.peers, RunPeers):
             self.peers.leave()
+        was_watched = self.is_monitor_alive()
         if self._link is not None:
             if was_watched:
                 self._link.take_leave(messages.Goodbye(reason=reason))
