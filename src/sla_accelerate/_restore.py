@@ -58,6 +58,9 @@ class Loaded(NamedTuple):
     is_ours: bool
     """Whether it was saved under the contract."""
 
+    has_noise: bool
+    """Whether it holds states of this rank's generators."""
+
 
 class Restorer:
     """Loads checkpoints with the host's ``load_state``."""
@@ -125,7 +128,7 @@ class Restorer:
         held.forget_gradients()
         self._compare(peers, path, settings)
         saved = _side_file.read(path) if rank == 0 else None
-        return Loaded(path, saved, position, manifest is not None)
+        return Loaded(path, saved, position, manifest is not None, has_noise)
 
     def _look(self, path: Path, rank: int, *, has_noise: bool) -> str:
         """What would make the host fail after it has loaded half of the state; '' for nothing."""

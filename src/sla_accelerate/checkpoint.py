@@ -187,6 +187,13 @@ class Checkpoints:
         detectors = None if saved is None else saved.detectors
         step = self._agree(watch, "step of a checkpoint", -1 if saved is None else saved.step)
         (watch.go_back if is_rollback else watch.resume)(step, detectors)
+        if not loaded.has_noise:
+            message = (
+                f"{loaded.path} has no random_states_{self._accelerator.process_index}.pkl: the "
+                "generators of this rank stay as they are."
+            )
+            _log.warning(message)
+            watch.session.note(message, step=step)
         if not loaded.is_ours:
             return
         reason = self._positions.apply(

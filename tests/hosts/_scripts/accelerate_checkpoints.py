@@ -1,7 +1,7 @@
 """A loop with an ``SLAAccelerator`` that saves, resumes and rolls back, in every sharding.
 
-Options come as JSON. Each rank writes what it trained with and what it held into
-``log-<name>-<rank>.json``.
+Options come as JSON: a list with one set for each training; each is as in a new process.
+Each rank writes what a training took and what it held into ``log-<name>-<rank>.json``.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import DataLoaderConfiguration
-from accelerate.state import PartialState
+from accelerate.state import AcceleratorState, GradientState, PartialState
 from accelerate.utils import (
     DeepSpeedPlugin,
     DistributedType,
@@ -28,7 +28,7 @@ from accelerate.utils import (
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from sla_accelerate import SLAAccelerator
+from sla_accelerate import SLAAccelerator, _runs
 from slav1.contract import Contract
 
 warnings.filterwarnings("ignore")
@@ -41,6 +41,7 @@ DEFAULTS: dict[str, Any] = {
     "save_at": [],
     "load": None,
     "seed": 1,
+    "seedable": True,
     "clauses": {"monitor": {"kind": "off"}},
     "naming": False,
     "total_limit": None,
@@ -48,9 +49,15 @@ DEFAULTS: dict[str, Any] = {
     "epochs_of_ours": True,
     "skip": True,
     "stop_after": None,
-    "bad": [],
+    "nan_batches": [],
     "damage": None,
+    "poison": None,
 }
+
+
+def draws() -> list[float]:
+    """A number from each of the global generators."""
+    return [torch.rand(()).item(), random.random(), float(np.random.rand())]  # noqa: NPY002
 
 
 class Noisy(Dataset[Any]):
@@ -60,7 +67,7 @@ class Noisy(Dataset[Any]):
         return 40
 
     def __getitem__(self, index: int) -> tuple[int, Tensor]:
-        noise = [torch.rand(()).item(), random.random(), float(np.random.rand())]
+        noise = draws()
         return index, torch.tensor([index / 40, *noise])
 
 
@@ -97,7 +104,7 @@ def accelerator_for(options: dict[str, Any]) -> SLAAccelerator:
     return SLAAccelerator(
         contract=Contract.level("L2").override(**options["clauses"]),
         skip_bad_batches=options["skip"],
-        dataloader_config=DataLoaderConfiguration(use_seedable_sampler=options["seed"] != 2),
+        dataloader_config=DataLoaderConfiguration(use_seedable_sampler=options["seedable"]),
         project_config=ProjectConfiguration(
             project_dir="project",
             automatic_checkpoint_naming=options["naming"],
@@ -112,7 +119,7 @@ class Training:
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
-        set_seed(1)
+        set_seed(options["seed"])
         self.accelerator = accelerator_for(options)
         model = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.Linear(16, 1))
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -123,12 +130,14 @@ class Training:
         )
         self.log: dict[str, Any] = {"batches": [], "loaded": None, "states": {}}
         self.num_batches = 0
+        self.last_step = -1
+        self.poisoned: list[int] | None = None
 
     def run(self) -> None:
         """Trains from where it is."""
         accelerator = self.accelerator
         if self.options["load"]:
-            path = accelerator.load_state(*([] if self.options["load"] == "newest" else [self.options["load"]]))
+            path = accelerator.load_state(self.options["load"])
             self.log["loaded"] = None if path is None else path.name
             self.log["states"]["loaded"] = self.state()
         ours = accelerator.sla_epochs(self.options["num_epochs"])
@@ -142,18 +151,30 @@ class Training:
     def step(self, epoch: int, indices: Tensor, inputs: Tensor) -> None:
         """One batch."""
         self.num_batches += 1
+        if self.accelerator.sla_step < self.last_step:
+            self.log["states"]["back"] = self.state()
         output = self.model(inputs)
         loss = (output - inputs.sum(1, keepdim=True)).square().mean()
-        if self.num_batches in self.options["bad"]:
+        if self.num_batches - 1 == self.options["poison"]:
+            self.poisoned = indices.tolist()
+        if self.num_batches in self.options["nan_batches"] or indices.tolist() == self.poisoned:
             loss = loss * float("nan")
         self.accelerator.backward(loss)
         self.optimizer.step()
         self.schedule.step()
         self.optimizer.zero_grad()
-        noise = [torch.rand(()).item(), random.random(), float(np.random.rand())]
-        step = self.accelerator.sla_step
+        noise = draws()
+        self.last_step = step = self.accelerator.sla_step
         self.log["batches"].append(
-            [step, epoch, indices.tolist(), inputs.tolist(), noise, loss.item(), self.schedule.get_last_lr()[0]]
+            [
+                step,
+                epoch,
+                indices.tolist(),
+                inputs.tolist(),
+                noise,
+                loss.item(),
+                self.schedule.get_last_lr()[0],
+            ]
         )
         if step in self.options["save_at"]:
             path = None if self.options["naming"] else f"saved-{step}"
@@ -161,7 +182,7 @@ class Training:
             self.log["states"][str(step)] = self.state()
 
     def state(self) -> str:
-        """A digest of this rank's parameters, moments, learning rate and generator."""
+        """A digest of this rank's parameters, moments and learning rate."""
         found = hashlib.sha256()
         parts: list[Any] = [getattr(p, "ds_tensor", p) for p in self.model.parameters()]
         inner = self.optimizer.optimizer
@@ -173,7 +194,6 @@ class Training:
             local = part.to_local() if hasattr(part, "to_local") else part
             found.update(local.detach().cpu().float().numpy().tobytes())
         found.update(repr(self.schedule.get_last_lr()).encode())
-        found.update(torch.get_rng_state().numpy().tobytes())
         return found.hexdigest()
 
 
@@ -185,19 +205,27 @@ def tensors_in(value: Any) -> list[Tensor]:
     return [t for one in inner for t in tensors_in(one)] if isinstance(value, dict | list) else []
 
 
+def flip_a_bit(path: Path) -> None:
+    """Damages a file without changing its length."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
 def main() -> None:
-    """Trains, and tells what came of it."""
-    options = DEFAULTS | json.loads(sys.argv[1])
-    training = Training(options)
-    try:
+    """Trains several times, and tells what came of it."""
+    for given in json.loads(sys.argv[1]):
+        options = DEFAULTS | given
+        training = Training(options)
+        if options["damage"] and RANK == 0:
+            flip_a_bit(Path(options["damage"]))
         training.run()
-    except Exception as error:
-        training.log["error"] = f"{type(error).__name__}: {error}"
-        raise
-    finally:
         training.log["end"] = training.state()
-        Path(f"log-{options['name']}-{RANK}.json").write_text(json.dumps(training.log))
-    training.accelerator.end_training()
+        log = Path(f"log-{options['name']}-{RANK}.json")
+        log.write_text(json.dumps(training.log))
+        _runs.end(None)
+        for state in (AcceleratorState, PartialState, GradientState):
+            state._shared_state.clear()
 
 
 if __name__ == "__main__":
