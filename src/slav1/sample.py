@@ -115,8 +115,8 @@ class Pulse:
 class Save:
     """One try of all ranks to save a checkpoint, or what was found out about one later."""
 
-    step: int
-    """Last optimizer step contained."""
+    step: int | None
+    """Last optimizer step contained; None if that can't be told any more."""
 
     time_s: float
     """When it ended, on the coordinator's monotonic clock, in seconds."""

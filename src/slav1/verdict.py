@@ -1,16 +1,21 @@
 """The verdict: which clauses of a contract a run kept, told from its ledger alone."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from slav1.breach import Fact
 from slav1.contract import Contract, Mode
 from slav1.ledger import Entry
+from slav1.saves import SaveRate
 
 RECOVERY_RULE = "recovery_time"
 """Name of the clause about the time from a fault to the first step past it."""
 
 _OPENS = ("breach", "incident_begin")
+SAVES_RULE = "ckpt_success"
+"""Name of the clause about saves: a rate, so it is judged by bounds."""
+
 _HALTS = ("hang", "liveness")
 
 
@@ -61,6 +66,9 @@ class Clause:
     num_needed: int | None = None
     """Events after which its silence means something; None if the run did not say."""
 
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    """What else was counted, bounds included."""
+
     def to_entry(self, *, time_ns: int, attempt: int) -> Entry:
         """Returns the clause in the form of a ledger line."""
         first = self.first_breach
@@ -83,6 +91,7 @@ class Clause:
                 "num_breaches": self.num_breaches,
                 "num_samples": self.num_samples,
                 "num_needed": self.num_needed,
+                **self.facts,
             },
         )
 
@@ -99,6 +108,7 @@ def verdicts(entries: Sequence[Entry], contract: Contract) -> list[Clause]:
         for each further rule that the ledger tells a breach of.
     """
     clauses = [_clause(name, entries, contract) for name in contract.rules]
+    clauses = [_with_bounds(each, entries, contract) for each in clauses]
     told = {entry.rule for entry in entries if entry.rule and entry.kind in _OPENS}
     others = sorted(told - set(contract.rules) - {RECOVERY_RULE})
     clauses += [_breached(name, _breaches(name, entries), {}) for name in others]
@@ -125,6 +135,25 @@ def _clause(name: str, entries: Sequence[Entry], contract: Contract) -> Clause:
             action=head["action"],
         )
     return _unbroken(name, entries, head)
+
+
+def _with_bounds(clause: Clause, entries: Sequence[Entry], contract: Contract) -> Clause:
+    """What the saves in the ledger say; a breach that a rule found stays one."""
+    if clause.rule != SAVES_RULE or contract.rules[SAVES_RULE].mode is Mode.OFF:
+        return clause
+    rate = SaveRate.of(entries, contract.rules[SAVES_RULE].detector.target_ratio)  # type: ignore[attr-defined]
+    if rate.num_saves == 0:
+        return clause
+    if clause.outcome is Outcome.BREACHED:
+        return replace(clause, message=f"{clause.message} {rate.message}", facts=rate.to_facts())
+    outcome = Outcome.BREACHED if rate.is_missed else Outcome.INSUFFICIENT_DATA
+    return replace(
+        clause,
+        outcome=Outcome.MET if rate.is_kept else outcome,
+        message=rate.message,
+        num_samples=rate.num_saves,
+        facts=rate.to_facts(),
+    )
 
 
 def _breached(name: str, breaches: Sequence[Entry], head: Mapping[str, str]) -> Clause:

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from slav1.checkpoint._check import check_together
-from slav1.checkpoint._commit import set_aside, sweep
+from slav1.checkpoint._commit import set_aside
 from slav1.checkpoint._find import Found, find_checkpoints
 from slav1.checkpoint._line import LEADER, Choice, Line
 from slav1.checkpoint._meeting import StageError, together
+from slav1.checkpoint._sweep import sweep_once
 from slav1.checkpoint.errors import NoGoodCheckpointError
 from slav1.checkpoint.manifest import Manifest
 
@@ -63,26 +64,9 @@ def choose(line: Line, folders: Sequence[Path], *, before_step: int | None) -> C
     raise NoGoodCheckpointError(passed)
 
 
-def sweep_once(line: Line, folder: Path) -> None:
-    """Clears away what dead writers left in a folder, the first time it is used."""
-    if not line.is_leader or folder in line.swept:
-        return
-    line.swept.add(folder)
-    try:
-        lost = sweep(folder, line.writer, line.disk)
-    except OSError as error:
-        line.peers.record("notice", f"Left-overs in {folder} could not be removed: {error}.")
-        return
-    for path, step in lost:
-        line.peers.record(
-            "notice",
-            f"A save of {path} (step {step}) was in flight when its writer ended; it is lost.",
-            step=step,
-            path=str(path),
-        )
-
-
-def reject(line: Line, path: Path, reason: str, manifest: Manifest | None) -> None:
+def reject(
+    line: Line, path: Path, reason: str, manifest: Manifest | None, *, is_corrupt: bool = False
+) -> None:
     """Sets a checkpoint aside and says why. The leader acts; all ranks forget it."""
     with line.lock:
         line.known.pop(path, None)
@@ -100,6 +84,7 @@ def reject(line: Line, path: Path, reason: str, manifest: Manifest | None) -> No
         step=manifest.step if manifest else None,
         path=str(path),
         reason=reason,
+        is_corrupt=is_corrupt,
     )
 
 
@@ -141,7 +126,8 @@ def _prove(line: Line, one: _Candidate, topic: str, passed: dict[Path, str]) -> 
         named = "" if first.member == "." else f"member {first.member}: "
         reason = f"{named}{first.reason} (check: {first.check})"
         passed[one.path] = reason
-        reject(line, one.path, reason, manifest)
+        is_corrupt = first.check in ("digest", "size")
+        reject(line, one.path, reason, manifest, is_corrupt=is_corrupt)
         return False
     if manifest is None or manifest.run != line.run:
         passed[one.path] = "what lies under its name is not a checkpoint of this run."

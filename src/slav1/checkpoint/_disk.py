@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import os
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,13 @@ class Disk:
 
     An ``fsync`` that failed is never tried again on the same file: the kernel may have
     dropped the data and would then report success. The file is given up instead.
+
+    Args:
+        flush: Brings what an open file holds to the medium; fails with :class:`OSError`.
     """
+
+    def __init__(self, flush: Callable[[int], None] = os.fsync) -> None:
+        self._flush = flush
 
     def write(self, path: Path, data: bytes) -> None:
         """Writes a small file anew; not yet flushed."""
@@ -38,7 +45,7 @@ class Disk:
         """Waits until the contents of a file, or the names in a folder, are on the medium."""
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.fsync(file)
+            self._flush(file)
         finally:
             os.close(file)
 

@@ -16,6 +16,9 @@ Level = Literal["none", "bytes", "medium", "content"]
 # How the formats of the hosts put a rank into the name of a file.
 _RANK = re.compile(r"(?:__|rank_|rank|states_|fsdp_)(\d+)")
 
+READS_BACK_DIFFERENTLY = "reads back differently from what was written"
+"""What a failed save says when the medium holds other bytes than it was given."""
+
 
 def seal(path: Path, level: Level, algorithm: Algorithm, disk: Disk) -> Digest:
     """Makes sure that a file survives, and returns what it contains.
@@ -39,7 +42,7 @@ def seal(path: Path, level: Level, algorithm: Algorithm, disk: Disk) -> Digest:
     if on_medium != in_memory:
         raise OSError(
             errno.EIO,
-            f"reads back differently from what was written: {algorithm} {in_memory.root[:12]} of "
+            f"{READS_BACK_DIFFERENTLY}: {algorithm} {in_memory.root[:12]} of "
             f"{in_memory.size} bytes became {on_medium.root[:12]} of {on_medium.size}. Look for a "
             "failing disk, or for another process that writes to this folder",
             str(path),

@@ -46,6 +46,11 @@ class Peers(Protocol):
     world_size: int
     """How many ranks there are."""
 
+    @property
+    def io_percent(self) -> int:
+        """Share of its speed that a save in the background shall keep now, in percent."""
+        ...
+
     def gather(self, topic: str, value: Any, *, limit_s: float) -> list[Any]:
         """Collective. What every rank passed, in rank order, the same on all ranks.
 
@@ -89,13 +94,23 @@ class Alone:
 
     Args:
         on_record: Called with the arguments of :meth:`record`; None drops them.
+        io_percent: Tells :attr:`io_percent`; None leaves saves at full speed.
     """
 
     rank = 0
     world_size = 1
 
-    def __init__(self, on_record: Callable[..., None] | None = None) -> None:
+    def __init__(
+        self,
+        on_record: Callable[..., None] | None = None,
+        io_percent: Callable[[], int] | None = None,
+    ) -> None:
         self._on_record = on_record
+        self._io_percent = io_percent
+
+    @property
+    def io_percent(self) -> int:
+        return 100 if self._io_percent is None else self._io_percent()
 
     def gather(self, topic: str, value: Any, *, limit_s: float) -> list[Any]:
         return [value]

@@ -9,17 +9,20 @@ from typing import Any
 from slav1.checkpoint._background import Background
 from slav1.checkpoint._catalogue import Catalogue
 from slav1.checkpoint._check import check_together
-from slav1.checkpoint._choose import choose, reject, sweep_once
+from slav1.checkpoint._choose import choose, reject
 from slav1.checkpoint._disk import Disk
 from slav1.checkpoint._keep import Keep
 from slav1.checkpoint._line import Choice, Commit, Line
 from slav1.checkpoint._meeting import StageError
 from slav1.checkpoint._names import Writer
 from slav1.checkpoint._save import Save
+from slav1.checkpoint._seal import READS_BACK_DIFFERENTLY
+from slav1.checkpoint._sweep import sweep_once
 from slav1.checkpoint.errors import CheckpointError, SaveFailedError
 from slav1.checkpoint.facts import SaveFacts
 from slav1.checkpoint.manifest import Manifest
 from slav1.checkpoint.peers import Peers
+from slav1.checkpoint.throttle import Throttle, Way
 from slav1.contract.settings import CheckpointSettings
 
 CATALOGUE = "checkpoints.jsonl"
@@ -65,7 +68,8 @@ class Shelf:
         run: str | None = None,
         disk: Disk | None = None,
     ) -> None:
-        disk = disk or Disk()
+        self._throttle = Throttle(lambda: peers.io_percent, self._tell_throttled)
+        disk = disk or Disk(self._throttle.fsync)
         run = run if run is not None else run_identity(os.environ, sys.argv[0])
         self._line = Line(
             settings=settings,
@@ -116,7 +120,7 @@ class Shelf:
         self._wait_for_the_one_before()
         number = self._line.number("save")
         self._background.start(
-            lambda: self._save(path, write, facts, number), path=path, facts=facts
+            lambda: self._save_beside_training(path, write, facts, number), path=path, facts=facts
         )
 
     @property
@@ -267,6 +271,12 @@ class Shelf:
             self._keep.tidy()
         return commit
 
+    def _save_beside_training(
+        self, path: Path, write: Callable[[Path], None], facts: SaveFacts, number: int
+    ) -> Commit:
+        with self._throttle.in_background(path.absolute().parent):
+            return self._save(path, write, facts, number)
+
     def _wait_for_the_one_before(self) -> None:
         limit_s = self._line.settings.limit_s
         if not self._background.wait(limit_s):
@@ -301,7 +311,19 @@ class Shelf:
             reason=error.reason,
             ranks=list(error.ranks),
             num_failed_in_row=self.num_failed_in_row,
+            is_corrupt=READS_BACK_DIFFERENTLY in error.reason,
         )
+
+    def _tell_throttled(self, way: Way, percent: int) -> None:
+        if self._line.is_leader:
+            self._line.peers.record(
+                "action",
+                f"Saves in the background are slowed to {percent} % by {way.means.value}: "
+                f"{way.why}.",
+                rule="ckpt_success",
+                means=way.means.value,
+                percent=percent,
+            )
 
     def _tell(self, what: str, choice: Choice) -> None:
         self._add_line(what, choice.path, choice.manifest)

@@ -3,7 +3,6 @@
 import math
 import os
 import platform
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import CDLL, c_int, c_int64, get_errno
@@ -65,10 +64,12 @@ def way_for(folder: Path, *, sys: Path = Path("/sys"), proc: Path = Path("/proc"
     heeds it.
 
     Args:
-        folder: Where the writes go; exists.
+        folder: Where the writes go; may be made later.
         sys: Where sysfs is mounted.
         proc: Where procfs is mounted.
     """
+    while not folder.exists():
+        folder = folder.parent
     device = _device(folder, sys)
     if device is None:
         return Way(means=Means.RATE, why=f"{folder} lies on no disk of this machine")
@@ -140,11 +141,13 @@ class Throttle:
 
         Args:
             wanted_percent: Tells how much of its speed a writer shall keep, now; 100 is all.
-            say: Told each time writes begin to be slowed: how, and to how many percent.
+            say: Told when writes begin to be slowed: how, and to how many percent.
         """
         self._wanted_percent = wanted_percent
         self._say = say
-        self._here = threading.local()
+        # Of the one save that runs; its file may be flushed by a thread of its own.
+        self._percent = 100
+        self._told_percent = 100
         self._usual_bytes_per_s = math.inf
 
     @contextmanager
@@ -152,25 +155,27 @@ class Throttle:
         """Around a save that runs beside training, in the thread that writes.
 
         Args:
-            folder: Where it is written; exists.
+            folder: Where it is written.
         """
         percent = self._wanted_percent()
         if percent >= 100:
+            self._told_percent = 100
             yield
             return
         way = way_for(folder)
-        if self._say is not None:
+        if self._say is not None and percent != self._told_percent:
             self._say(way, percent)
+        self._told_percent = percent
         undo = _begin(way, percent)
-        self._here.percent = percent if way.means is Means.RATE else 100
+        self._percent = percent if way.means is Means.RATE else 100
         try:
             yield
         finally:
-            self._here.percent = 100
+            self._percent = 100
             undo()
 
     def fsync(self, file: int) -> None:
-        """Brings a file to the medium, with pauses if this thread is to slow itself.
+        """Brings a file to the medium, with pauses while the writer is to slow itself.
 
         Args:
             file: Its descriptor.
@@ -178,7 +183,7 @@ class Throttle:
         Raises:
             OSError: If it can't be written; give the file up then.
         """
-        percent = getattr(self._here, "percent", 100)
+        percent = self._percent
         num_bytes = os.fstat(file).st_size
         if percent < 100:
             flush_slowly(file, percent, self._usual_bytes_per_s)
@@ -186,7 +191,7 @@ class Throttle:
             return
         began_s = monotonic()
         os.fsync(file)
-        if num_bytes >= MEASURED_BYTES:
+        if num_bytes >= MEASURED_BYTES and self._told_percent == 100:
             self._usual_bytes_per_s = num_bytes / max(monotonic() - began_s, 1e-6)
 
 

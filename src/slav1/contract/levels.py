@@ -43,6 +43,7 @@ LEVELS = {
 }
 
 DEFAULT_MODES = {
+    "ckpt_success": Mode.ENFORCE,
     "hang": Mode.ENFORCE,
     "liveness": Mode.ENFORCE,
     "non_finite": Mode.ENFORCE,
@@ -52,6 +53,7 @@ DEFAULT_MODES = {
 other rules are statistical and only observe."""
 
 DEFAULT_ACTIONS = {
+    "ckpt_success": Action.THROTTLE_IO,
     "hang": Action.STOP,
     "liveness": Action.STOP,
     "non_finite": Action.ROLLBACK,

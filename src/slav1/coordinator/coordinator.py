@@ -16,10 +16,11 @@ from slav1.coordinator.membership import PAUSE_S, Membership
 from slav1.coordinator.rollbacks import Rollbacks
 from slav1.coordinator.standstill import Standstill
 from slav1.coordinator.strangers import Strangers
+from slav1.coordinator.throttling import Throttling
 from slav1.decision import Action
 from slav1.ledger import Kind
 from slav1.policy import available, judge
-from slav1.sample import Pulse, Round
+from slav1.sample import Pulse, Round, Save
 
 BEAT_EVERY_S = 1.0
 """Pause between two signs of life to the nodes, in seconds."""
@@ -61,6 +62,7 @@ class Coordinator:
         rollbacks = Rollbacks(contract.checkpoint, earlier_rollbacks)
         self._decisions = Decisions(journal, send, rollbacks)
         self._guard = JobGuard(contract, world_size)
+        self._throttling = Throttling(journal, send)
         self._standstill = Standstill(contract, self._membership, send)
         self._meetings = Meetings(self._membership, journal)
         self._strangers = Strangers()
@@ -171,8 +173,9 @@ class Coordinator:
 
         def is_over(rule: str, of_rank: int | None) -> bool:
             watches = self._contract.rules[rule].detector.WATCHES
-            is_of_all = Round in watches
-            return Pulse not in watches and (is_first if is_of_all else of_rank == rank)
+            # Neither a process nor a disk has changed because training went back.
+            is_of_steps = not {Pulse, Save} & set(watches)
+            return is_of_steps and (is_first if Round in watches else of_rank == rank)
 
         self._journal.end_incidents(is_over, step, f"Training went back to step {step}.")
 
@@ -243,6 +246,7 @@ class Coordinator:
             rule=message.rule,
             evidence=message.evidence,
         )
+        self._judge_all(self._guard.on_note(message, self._now_s))
 
     @_on.register
     def _(self, message: messages.Survey, node: int) -> None:
@@ -316,6 +320,8 @@ class Coordinator:
         verdict = judge(breach, rule, can_roll_back=self._can_roll_back)
         self._journal.breach(breach, rule, verdict)
         if self.is_finished:
+            return
+        if self._throttling.takes(breach, verdict.action, self._membership.listening):
             return
         if breach.status is Status.BREACH and verdict.action > Action.LOG:
             self._decisions.decide(verdict.action, breach, self._membership.listening)

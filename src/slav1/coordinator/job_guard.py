@@ -1,4 +1,4 @@
-"""The rules that need all ranks: samples of one step put together and judged."""
+"""The rules that need all ranks: samples of one step put together, saves, judged."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -6,15 +6,17 @@ from typing import Any
 
 from slav1.breach import Breach
 from slav1.contract import Contract, Mode
-from slav1.coordinator.messages import StateAnswer, StateAsked
+from slav1.coordinator.messages import RankNote, StateAnswer, StateAsked
 from slav1.coordinator.rounds import Rounds
 from slav1.coordinator.state_requests import StateRequests
+from slav1.detectors._detector import is_of_job
 from slav1.guard import Guard
-from slav1.sample import Round, Sample
+from slav1.sample import Sample
+from slav1.saves import save_in
 
 
 class JobGuard:
-    """Runs the detectors of rounds and hands their memories to checkpoints."""
+    """Runs the detectors of rounds and saves, and hands their memories to checkpoints."""
 
     def __init__(self, contract: Contract, world_size: int) -> None:
         """Starts with nothing seen.
@@ -32,7 +34,7 @@ class JobGuard:
             {
                 name: rule.detector
                 for name, rule in contract.rules.items()
-                if Round in rule.detector.WATCHES and rule.mode is not Mode.OFF
+                if is_of_job(rule.detector) and rule.mode is not Mode.OFF
             }
         )
 
@@ -60,6 +62,11 @@ class JobGuard:
             if complete is not None:
                 found += self._guard.observe(complete)
         return found
+
+    def on_note(self, note: RankNote, now_s: float) -> list[Breach]:
+        """Takes in a ledger line of a rank; returns what the saves it tells of show."""
+        save = save_in(note.kind, note.step, note.evidence, time_s=now_s)
+        return [] if save is None else self._guard.observe(save)
 
     def on_rank_back(self, rank: int, to_step: int, state: Any) -> tuple[bool, list[str]]:
         """A rank went back to a checkpoint; its samples from now on are new ones.

@@ -234,6 +234,13 @@ class RanksMet(msgspec.Struct, tag=True, kw_only=True):
     """Why the meeting failed; empty if it did not."""
 
 
+class Throttle(msgspec.Struct, tag=True, kw_only=True):
+    """Let saves of your ranks that run in the background keep this share of their speed."""
+
+    percent: int
+    """From 1 to 100; 100 is all of it."""
+
+
 class Beat(msgspec.Struct, tag=True, kw_only=True):
     """The coordinator lives; comes each second."""
 
@@ -261,7 +268,16 @@ FromNode = (
     | NodeDone
 )
 FromCoordinator = (
-    Hold | Schedule | Release | AskSurvey | End | StateAnswer | RanksMet | Beat | Dismissed
+    Hold
+    | Schedule
+    | Release
+    | AskSurvey
+    | End
+    | StateAnswer
+    | RanksMet
+    | Throttle
+    | Beat
+    | Dismissed
 )
 
 encode = msgspec.msgpack.Encoder().encode

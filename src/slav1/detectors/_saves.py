@@ -30,7 +30,7 @@ def failure_notice(event: Save, num_failed: int, num_saves: int, target_ratio: f
         statistic=(num_saves - num_failed) / num_saves,
         limit=target_ratio,
         unit="share of saves",
-        message=f"The save at step {event.step} failed{_because(event)}: {num_failed} of "
+        message=f"The save{_at(event)} failed{_because(event)}: {num_failed} of "
         f"{num_saves} so far.",
         evidence={"num_failed": num_failed, "num_saves": num_saves},
     )
@@ -45,7 +45,7 @@ def corrupt_write(event: Save, evidence: dict[str, Fact], target_ratio: float) -
         statistic=1.0,
         limit=0.0,
         unit="corrupt writes",
-        message=f"What was written for step {event.step} reads back differently"
+        message=f"A checkpoint{_at(event)} reads back differently from what was written"
         f"{_because(event)}. Suspect the disk, its controller or the memory.",
         evidence={"kind": "corrupt", "target_ratio": target_ratio, **evidence},
     )
@@ -63,6 +63,10 @@ def recovery(event: Save, message: str) -> Breach:
         unit="",
         message=message,
     )
+
+
+def _at(event: Save) -> str:
+    return "" if event.step is None else f" of step {event.step}"
 
 
 def _because(event: Save) -> str:

@@ -132,7 +132,7 @@ class CkptSuccessSequential:
             unit="e-CUSUM score",
             arl0=self.arl0,
             message=(
-                f"Checkpoint writes fail too often by step {event.step}: {state.num_failed} of "
+                f"Checkpoint writes fail too often: {state.num_failed} of "
                 f"{state.num_saves} in this run, {1.0 - self.target_ratio:.2%} are allowed."
             ),
             evidence={"kind": "rate", "target_ratio": self.target_ratio, **counts},

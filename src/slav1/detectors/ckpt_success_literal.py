@@ -82,7 +82,7 @@ class CkptSuccessLiteral:
             unit="share of saves",
             message=(
                 f"{num_failed} of {num_saves} checkpoint writes of the last "
-                f"{self.window_s:.0f} s failed by step {event.step}."
+                f"{self.window_s:.0f} s failed."
             ),
             evidence={"num_failed": num_failed, "num_saves": num_saves},
         )

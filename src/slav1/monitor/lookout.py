@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 from slav1.breach import Breach
 from slav1.contract import Contract, Mode
 from slav1.coordinator import messages as job
+from slav1.detectors._detector import is_of_job
 from slav1.guard import Guard
 from slav1.monitor.watched_rank import WatchedRank
-from slav1.sample import Round, Sample
+from slav1.sample import Sample
 
 REPORT_EVERY_S = 1.0
 """A report goes out at least so often, in seconds, empty or not."""
@@ -35,7 +36,7 @@ class Lookout:
             {
                 name: rule.detector
                 for name, rule in contract.rules.items()
-                if Round not in rule.detector.WATCHES and rule.mode is not Mode.OFF
+                if not is_of_job(rule.detector) and rule.mode is not Mode.OFF
             }
         )
         self._reported_at_s = self._pulsed_at_s = float("-inf")

@@ -21,6 +21,7 @@ from slav1.monitor.relay import RELAYED, relayed
 from slav1.monitor.rings import Rings
 from slav1.monitor.survey import Survey
 from slav1.monitor.watched_rank import WatchedRank
+from slav1.recorder.layout import Word
 from slav1.session import messages as local
 from slav1.session.parts import Part
 
@@ -304,6 +305,11 @@ class NodeMonitor:
     @_on.register
     def _(self, message: job.RanksMet) -> None:
         self._meetings.on_met(message)
+
+    @_on.register
+    def _(self, message: job.Throttle) -> None:
+        for rank in self.ranks.values():
+            rank.block.words[Word.IO_PERCENT] = message.percent
 
     @_on.register
     def _(self, message: job.Beat) -> None:

@@ -56,6 +56,8 @@ class Word(IntEnum):
     """First bad step of decision ``SCHEDULED``; -1 if it has none."""
     ALARM_STEP = 23
     """Step at which that was found; -1 if it has none."""
+    IO_PERCENT = 24
+    """Share of its speed that a save in the background keeps, in percent; 0 is all of it."""
 
 
 NUM_WORDS = 32

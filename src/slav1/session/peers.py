@@ -63,6 +63,7 @@ class RunPeers:
         link: Callable[[], MonitorLink | None],
         write: Callable[[messages.Note], None],
         spare: Spare | None,
+        io_percent: Callable[[], int],
     ) -> None:
         """Starts before the first meeting.
 
@@ -72,7 +73,9 @@ class RunPeers:
             link: Returns the connection to the monitor; None when there is none.
             write: Brings a line into the ledger.
             spare: The way without monitors; None if there is none.
+            io_percent: Tells :attr:`io_percent`.
         """
+        self._io_percent = io_percent
         self.rank = rank
         self.world_size = world_size
         self._link = link
@@ -81,6 +84,10 @@ class RunPeers:
         self._has_left = False
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
+
+    @property
+    def io_percent(self) -> int:
+        return self._io_percent()
 
     def gather(self, topic: str, value: Any, *, limit_s: float) -> list[Any]:
         raw = _encoded(topic, value)

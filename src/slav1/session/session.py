@@ -78,7 +78,7 @@ class Session:
         self.run_folder = run_folder
         self.attempt = attempt
         """Start of this run, from 0."""
-        self.peers: Peers = Alone(self._record)
+        self.peers: Peers = Alone(self._record, self._io_percent)
         """The ranks of this run, for what they do together off the hot path."""
         if world_size > 1:
             self.peers = RunPeers(
@@ -87,6 +87,7 @@ class Session:
                 link=lambda: self._link,
                 write=self._write,
                 spare=spare,
+                io_percent=self._io_percent,
             )
         self._block = Block.create(rank=rank, num_slots=num_slots)
         self.recorder = Recorder(self._block)
@@ -329,6 +330,9 @@ class Session:
         self._stack_fd = anonymous_file("slav1-stacks")
         faulthandler.register(STACK_SIGNAL, file=self._stack_fd, all_threads=True, chain=True)
         return self._stack_fd
+
+    def _io_percent(self) -> int:
+        return self._block.words[Word.IO_PERCENT] or 100 if self._is_open else 100
 
     def _record(
         self,

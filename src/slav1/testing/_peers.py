@@ -44,6 +44,8 @@ class ThreadPeers:
     ) -> None:
         self.records.append((kind, message, {"step": step, "rule": rule, **evidence}))
 
+    io_percent = 100
+
     def leave(self) -> None:
         """Acts as a rank that is lost: who waits for it is told at once."""
         self._hall.leave(self.rank)

@@ -104,7 +104,7 @@ EVENTS = {
     ),
     Save: st.builds(
         Save,
-        step=steps,
+        step=steps | st.none(),
         time_s=st.floats() | st.floats(0, 1000),
         succeeded=st.booleans(),
         is_corrupt=st.booleans(),
