@@ -6,6 +6,7 @@ from typing import Any
 from slav1.checkpoint._line import LEADER, Line
 from slav1.checkpoint._meeting import StageError, together
 from slav1.checkpoint._seal import share_out
+from slav1.checkpoint._sweep import sweep_once
 from slav1.checkpoint.generations import Generations, read_generations
 from slav1.checkpoint.manifest import Manifest, ManifestError
 from slav1.checkpoint.verify import (
@@ -31,6 +32,8 @@ def check_together(line: Line, path: Path, topic: str) -> tuple[Manifest | None,
     def describe() -> dict[str, Any] | None:
         if not line.is_leader:
             return None
+        # A replacement that was cut short between two renames is put right first.
+        sweep_once(line, path.parent)
         try:
             generations = read_generations(path)
         except ManifestError as error:

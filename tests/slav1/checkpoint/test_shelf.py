@@ -289,6 +289,23 @@ def test_left_overs_of_the_dead_are_cleared_and_never_read(tmp_path: Path) -> No
     assert "in flight" in records[0][1]
 
 
+def test_replacement_cut_short_is_put_right(tmp_path: Path) -> None:
+    """
+    Where names can't be swapped and the process died between the two renames, the old folder
+    is back under its name before it is checked or chosen.
+    """
+    shelf = shelf_of(tmp_path, Alone())
+    path = tmp_path / "ck" / "last"
+    shelf.save(path, folder_writer(10), facts(10, "sharded"))
+    me = shelf._line.writer
+    path.rename(path.with_name(f".sla-old-{me.run}-{me.boot}-4194305-1-2-20.last"))
+
+    manifest = shelf_of(tmp_path, Alone(), attempt=1).check(path)
+
+    assert manifest is not None and manifest.step == 10
+    assert [one.name for one in path.parent.iterdir()] == ["last"]
+
+
 def test_permissions_follow_the_umask(tmp_path: Path) -> None:
     """
     A file that a temporary-file helper made for its owner alone gets the usual permissions.
