@@ -26,7 +26,7 @@ class Machine:
     def __init__(self, folder: Path, scheduler: str) -> None:
         self.sys, self.proc, self.data = folder / "sys", folder / "proc", folder / "data"
         self.data.mkdir(parents=True)
-        number = os.stat(self.data).st_dev
+        number = self.data.stat().st_dev
         self.number = f"{os.major(number)}:{os.minor(number)}"
         self.disk = self.sys / "devices" / "disk"
         (self.disk / "queue").mkdir(parents=True)
@@ -162,8 +162,8 @@ def test_saves_in_the_background_are_slowed_and_it_is_told_once(tmp_path, monkey
     While the contract asks for it saves beside training are slowed, and the ledger says once by
     what means; saves that training waits for are not slowed.
     """
-    percent, lines, slowed, per_save = 100, [], [], []
-    peers = Alone(lambda kind, message, **facts: lines.append((kind, message)), lambda: percent)
+    wanted, lines, slowed, per_save = [100], [], [], []
+    peers = Alone(lambda kind, message, **facts: lines.append((kind, message)), lambda: wanted[0])
     monkeypatch.setattr(
         "slav1.checkpoint.throttle.flush_slowly", lambda *given: slowed.append(given[1])
     )
@@ -173,11 +173,12 @@ def test_saves_in_the_background_are_slowed_and_it_is_told_once(tmp_path, monkey
     shelf = shelf_of(tmp_path, peers)
 
     for step, percent in enumerate([100, 60, 60, 100]):
+        wanted[0] = percent
         shelf.save_in_background(tmp_path / "ck" / f"{step}", file_writer(step), facts(step))
         shelf.drain(20.0)
         per_save.append(set(slowed))
         slowed.clear()
-    percent = 60
+    wanted[0] = 60
     shelf.save(tmp_path / "ck" / "own", file_writer(9), facts(9))
 
     told = [message for kind, message in lines if kind == "action"]
