@@ -5,6 +5,7 @@ from typing import Any
 
 from accelerate.utils import DistributedType  # type: ignore[import-untyped]
 from torch import Tensor, nn
+from torch import distributed as dist
 
 from slav1.checkpoint.facts import SaveFacts
 from slav1.checkpoint.fingerprints import (
@@ -69,8 +70,7 @@ class HeldState:
     def _parameters(self) -> Iterator[tuple[str, Tensor]]:
         for number, model in enumerate(self._models):
             for name, parameter in _module(model).named_parameters():
-                # ZeRO-3 keeps a rank's part of a parameter beside it.
-                yield f"{number}.{name}", getattr(parameter, "ds_tensor", parameter)
+                yield f"{number}.{name}", _held_here(parameter)
 
     def _in_files(self) -> Iterator[tuple[str, Tensor]]:
         """The tensors by the names that the host's files have for them."""
@@ -81,6 +81,19 @@ class HeldState:
             yield from ((k, v) for k, v in state.items() if places.count(v.data_ptr()) <= 1)
         if len(self._optimizers) == 1:
             yield from name_tensors(self._optimizers[0].state_dict()).items()
+
+
+def _held_here(parameter: Any) -> Tensor:
+    """What this rank holds of a parameter."""
+    part = getattr(parameter, "ds_tensor", None)
+    if part is None:
+        whole: Tensor = parameter
+        return whole
+    # ZeRO-3 fills the last rank's part up, with whatever was in memory.
+    rank = dist.get_rank(parameter.ds_process_group)
+    num_real = min(part.numel(), max(0, parameter.ds_numel - rank * part.numel()))
+    held: Tensor = part.flatten()[:num_real]
+    return held
 
 
 def _module(model: Any) -> nn.Module:

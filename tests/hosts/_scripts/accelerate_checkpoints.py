@@ -121,7 +121,7 @@ class Training:
         self.options = options
         set_seed(options["seed"])
         self.accelerator = accelerator_for(options)
-        model = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.Linear(16, 1))
+        model = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.Linear(16, 2))
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         self.schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=3, gamma=0.9)
         loader = DataLoader(Noisy(), batch_size=2, shuffle=True)
