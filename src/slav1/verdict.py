@@ -13,8 +13,8 @@ RECOVERY_RULE = "recovery_time"
 """Name of the clause about the time from a fault to the first step past it."""
 
 _OPENS = ("breach", "incident_begin")
-SAVES_RULE = "ckpt_success"
-"""Name of the clause about saves: a rate, so it is judged by bounds."""
+# The clause about saves is about a rate, so it is judged by bounds.
+_SAVES_RULE = "ckpt_success"
 
 _HALTS = ("hang", "liveness")
 
@@ -139,9 +139,9 @@ def _clause(name: str, entries: Sequence[Entry], contract: Contract) -> Clause:
 
 def _with_bounds(clause: Clause, entries: Sequence[Entry], contract: Contract) -> Clause:
     """What the saves in the ledger say; a breach that a rule found stays one."""
-    if clause.rule != SAVES_RULE or contract.rules[SAVES_RULE].mode is Mode.OFF:
+    if clause.rule != _SAVES_RULE or contract.rules[_SAVES_RULE].mode is Mode.OFF:
         return clause
-    rate = SaveRate.of(entries, contract.rules[SAVES_RULE].detector.target_ratio)  # type: ignore[attr-defined]
+    rate = SaveRate.of(entries, contract.rules[_SAVES_RULE].detector.target_ratio)  # type: ignore[attr-defined]
     if rate.num_saves == 0:
         return clause
     if clause.outcome is Outcome.BREACHED:
