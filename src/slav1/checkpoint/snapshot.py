@@ -4,11 +4,28 @@ Imports torch, so nothing that the monitor imports may import this module.
 """
 
 import copy
+import ctypes
+import itertools
+import os
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch import Tensor
+
+PIECE_BYTES = 4 << 20
+"""How much one thread copies at a time."""
+
+PIECES_AT_ONCE = 4
+"""How many pieces a thread takes; of small tensors a piece is one whole."""
+
+ALONE_BYTES = 32 << 20
+"""Below this a second thread costs more than it saves."""
+
+MAX_THREADS = 4
+"""More gain nothing: these fill the memory bus."""
 
 NUM_SETS = 2
 """One set may still be written while the next copy is made into the other."""
@@ -116,7 +133,59 @@ class _Copier:
         return buffer
 
     def finish(self) -> None:
+        plain: list[tuple[Tensor, Tensor]] = []
+        others: list[tuple[Tensor, Tensor]] = []
+        for to, source in zip(self._to, self._from, strict=True):
+            (plain if _is_plain(source) else others).append((to, source))
         with torch.no_grad():
-            torch._foreach_copy_(self._to, self._from, non_blocking=True)
+            for to, source in others:
+                to.copy_(source, non_blocking=True)
+        _copy_bytes(plain)
         for device in {one.device for one in self._from if one.device.type == "cuda"}:
             torch.cuda.current_stream(device).synchronize()
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor's values are the bytes that lie at its place, one after the other."""
+    is_lazy = tensor.is_neg() or tensor.is_conj()
+    return tensor.device.type == "cpu" and tensor.is_contiguous() and not is_lazy
+
+
+def _copy_bytes(pairs: list[tuple[Tensor, Tensor]]) -> None:
+    """Copies plain memory, in a few threads that wait for each other once at the end.
+
+    torch's own copy makes its threads wait for each other after each tensor; on a machine
+    that does other things too this was measured to take five times as long.
+    """
+    pieces = [
+        (to.data_ptr() + start, source.data_ptr() + start, min(PIECE_BYTES, size - start))
+        for to, source in pairs
+        for size in (to.numel() * to.element_size(),)
+        for start in range(0, size, PIECE_BYTES)
+    ]
+    num_bytes = sum(size for _, _, size in pieces)
+    num_threads = min(MAX_THREADS, len(os.sched_getaffinity(0)), 1 + num_bytes // ALONE_BYTES)
+    if num_threads == 1:
+        _move(pieces)
+        return
+    ahead = iter(pieces)
+    lock = threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                mine = list(itertools.islice(ahead, PIECES_AT_ONCE))
+            if not mine:
+                return
+            _move(mine)
+
+    with ThreadPoolExecutor(num_threads - 1) as pool:
+        helpers = [pool.submit(work) for _ in range(num_threads - 1)]
+        work()
+        for helper in helpers:
+            helper.result()
+
+
+def _move(pieces: list[tuple[int, int, int]]) -> None:
+    for to, source, size in pieces:
+        ctypes.memmove(to, source, size)
