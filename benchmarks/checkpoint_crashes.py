@@ -110,7 +110,7 @@ def kills(root: Path, num: int) -> Iterator[int]:
         os.close(write)
         with os.fdopen(read, "rb") as told:
             told.readline()
-            time.sleep(draw.uniform(0, 0.08))
+            time.sleep(draw.uniform(0, 0.25))
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             for line in told:
