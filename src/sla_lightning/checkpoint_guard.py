@@ -13,11 +13,11 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.plugins import AsyncCheckpointIO
 
 from sla_lightning import _compat
-from sla_lightning.checkpoint_io import write_file
+from sla_lightning.checkpoint_io import SLACheckpointIO, write_file
 from sla_lightning.paths import is_remote, local_path
-from sla_lightning.save_facts import facts_of
+from sla_lightning.save_facts import facts_of, is_fit
 from sla_lightning.strategies import SLAStrategyMixin
-from slav1.checkpoint import CheckpointError, SaveFailedError, Shelf
+from slav1.checkpoint import CheckpointError, SaveFacts, SaveFailedError, Shelf
 from slav1.checkpoint.fingerprints import name_tensors
 from slav1.checkpoint.snapshot import SnapshotBuffers, snapshot
 from slav1.contract.settings import CheckpointSettings
@@ -97,33 +97,59 @@ class CheckpointGuard:
             SaveFailedError: On all ranks, if ``max_failed_saves`` failed in a row.
             PeersMissingError: If some ranks do not save.
         """
-        path, why_not = self._agree(filepath)
+        facts = facts_of(self._trainer, checkpoint)
+        path, why_not = self._agree(filepath, self._why_not(filepath, facts))
         if why_not:
             self._say(f"Not saved: {path}. {why_not}", once=False)
-            return
-        if is_remote(path):
+        elif is_remote(path):
             self._say(
                 f"Checkpoints at {path.split('://')[0]}:// are written by the host alone, neither "
                 "proved nor offered as last_good; checkpoint.every_steps keeps proved ones in the "
                 "run folder."
             )
             save(checkpoint, path, storage_options=storage_options)
+        else:
+            self._bear_earlier()
+            try:
+                self._prove(save, checkpoint, local_path(path), storage_options, facts)
+            except SaveFailedError as error:
+                self.bear(error)
+
+    def _prove(
+        self,
+        save: Write,
+        checkpoint: dict[str, Any],
+        path: Path,
+        storage_options: Any | None,
+        facts: SaveFacts,
+    ) -> None:
+        if not self._is_plain_file(storage_options):
+            # Where ranks talk while they write, training can't go on beside it.
+            self._shelf.save(
+                path,
+                lambda staging: save(checkpoint, staging, storage_options=storage_options),
+                facts,
+            )
             return
-        self._bear_earlier()
-        facts = facts_of(self._trainer, checkpoint, is_healthy=True)
-        target = local_path(path)
-        try:
-            if self._settings.background and facts.kind == "replicated":
-                written = checkpoint if facts.tensors else {}
-                copy, replicas = snapshot((written, facts.replicas), self._buffers)
-                facts = replace(facts, tensors=name_tensors(copy), replicas=replicas)
-                write = self._writer(save, copy, storage_options)
-                self._shelf.save_in_background(target, write, facts)
-            else:
-                write = self._writer(save, checkpoint, storage_options)
-                self._shelf.save(target, write, facts)
-        except SaveFailedError as error:
-            self.bear(error)
+        # The host's own writer goes through memory twice, through the folder for temporary
+        # files, and says nothing where it may not write.
+        is_writer = self._trainer.is_global_zero
+        if self._settings.background:
+            written = checkpoint if is_writer else {}
+            checkpoint, replicas = snapshot((written, facts.replicas), self._buffers)
+            facts = replace(facts, tensors=name_tensors(checkpoint), replicas=replicas)
+            save_it: Callable[..., object] = self._shelf.save_in_background
+        else:
+            save_it = self._shelf.save
+        save_it(path, lambda staging: write_file(checkpoint, staging) if is_writer else None, facts)
+
+    def _is_plain_file(self, storage_options: Any | None) -> bool:
+        """Whether rank 0 alone writes one file, as Lightning would by itself."""
+        is_usual = type(self._trainer.strategy.checkpoint_io) in (
+            TorchCheckpointIO,
+            SLACheckpointIO,
+        )
+        return is_usual and storage_options is None and not _compat.is_sharded(self._trainer)
 
     def bear(self, error: SaveFailedError) -> None:
         """Takes a failed save, which the ledger holds already, unless there were too many.
@@ -184,28 +210,23 @@ class CheckpointGuard:
             remove(path)
             self._shelf.removed(local_path(path))
 
-    def _agree(self, filepath: Any) -> tuple[str, str]:
+    def _agree(self, filepath: Any, why_not: str) -> tuple[str, str]:
         """Collective. Rank 0's path and, if nothing may be saved now, why."""
-        mine = {"path": os.fspath(filepath), "why_not": self._why_not()}
-        first = self._session.peers.gather("checkpoint", mine, limit_s=self._settings.limit_s)[0]
-        return first["path"], first["why_not"]
+        mine = {"path": os.fspath(filepath), "why_not": why_not}
+        limit_s = self._settings.limit_s
+        of_all = self._session.peers.gather("checkpoint", mine, limit_s=limit_s)
+        reasons = [each["why_not"] for each in of_all if each["why_not"]]
+        return of_all[0]["path"], reasons[0] if reasons else ""
 
-    def _why_not(self) -> str:
+    def _why_not(self, filepath: Any, facts: SaveFacts) -> str:
         if self._session.command.is_deciding:
             return "The contract is about to act on a breach; the state may be in it."
+        last_good = self._shelf.last_good
+        if last_good is None or is_remote(filepath):
+            return ""
+        if last_good.path == local_path(filepath).absolute() and not is_fit(facts):
+            return "It is no state to go on from, and would take the last good one's place."
         return ""
-
-    def _writer(
-        self, save: Write, checkpoint: dict[str, Any], storage_options: Any | None
-    ) -> Callable[[Path], None]:
-        strategy = self._trainer.strategy
-        is_plain = type(strategy.checkpoint_io) is TorchCheckpointIO and storage_options is None
-        if is_plain and not _compat.is_sharded(self._trainer):
-            # The host's own goes through memory twice, through the folder for temporary
-            # files, and says nothing where it may not write.
-            is_writer = self._trainer.is_global_zero
-            return lambda path: write_file(checkpoint, path) if is_writer else None
-        return lambda path: save(checkpoint, path, storage_options=storage_options)
 
     def _say(self, message: str, *, once: bool = True) -> None:
         if self._session.rank != 0 or (once and message in self._said):

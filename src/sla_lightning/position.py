@@ -40,10 +40,12 @@ class Position:
         _compat.before_epoch(trainer, self._go_on)
 
     def state(self) -> dict[str, Any]:
-        """Collective. The random states of all ranks, on rank 0; empty on the others.
+        """Collective. The random states of all ranks, on rank 0; its own alone on another,
+        for formats in which each rank finds what it wrote itself.
 
         Returns:
-            Plain values: ``now`` and ``epoch``, the latter from before its data was drawn.
+            Plain values for each rank: ``now`` and ``epoch``, the latter from before its data
+            was drawn.
 
         Raises:
             PeersMissingError: If a rank does not come; nothing was sent then.
@@ -53,17 +55,18 @@ class Position:
             return {"ranks": [mine]}
         # Who saves on some ranks only is told so here, and not left in a collective for ever.
         self._peers.gather("checkpoint", None, limit_s=self._limit_s)
-        of_all: list[Any] | None = None
-        if self._peers.rank == 0:
-            of_all = [None] * self._peers.world_size
-        dist.gather_object(mine, of_all, dst=0)
-        return {} if of_all is None else {"ranks": of_all}
+        of_all: list[Any] = [None] * self._peers.world_size
+        is_first = self._peers.rank == 0
+        dist.gather_object(mine, of_all if is_first else None, dst=0)
+        of_all[self._peers.rank] = mine
+        return {"ranks": of_all}
 
     def take_up(self, saved: dict[str, Any] | None) -> None:
         """Puts data and random numbers where a checkpoint that was just loaded left them.
 
         Args:
-            saved: What :meth:`state` returned on rank 0; None if the checkpoint has none.
+            saved: What :meth:`state` returned on rank 0 or on this one; None if the
+                checkpoint has none.
         """
         mine = self._mine(saved)
         if mine is None:

@@ -1,4 +1,5 @@
-"""``fit(ckpt_path="last_good")``: going on from the newest checkpoint that verifies."""
+"""Going on from the newest checkpoint that verifies: asked for by ``ckpt_path="last_good"``,
+and without a word when a launcher has started the run again."""
 
 import os
 from pathlib import Path
@@ -38,17 +39,23 @@ class Resume:
 
     def _path_to_load(self, asked: Any) -> Any:
         """Collective. What to load instead of ``asked``; the same on all ranks."""
-        if asked is None or os.fspath(asked) != LAST_GOOD:
+        is_asked_for = asked is not None and os.fspath(asked) == LAST_GOOD
+        if not is_asked_for and not self._is_started_again():
             return asked
         self.choice = self._shelf.choose()
         if self.choice is None:
-            self._say("ckpt_path is last_good and this run has no checkpoint: it starts afresh.")
-            return None
+            self._say("This run has no checkpoint to go on from.")
+            return None if is_asked_for else asked
         self._shelf.resumed(self.choice)
         self._tell(self.choice)
         # It has just been read whole, by all ranks together.
         self._guard.trusted = self.choice.path
         return self.choice.path
+
+    def _is_started_again(self) -> bool:
+        """Whether a launcher has brought the run back: its script asks for what it asked for
+        at the first start, and would begin all over."""
+        return self._session.attempt > 0 and "TORCHELASTIC_RUN_ID" in os.environ
 
     def _tell(self, choice: Choice) -> None:
         message = f"Training goes on from {choice.path}, after step {choice.step}."

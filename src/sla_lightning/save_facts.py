@@ -15,27 +15,24 @@ HOST = "lightning"
 """Name of the host in manifests."""
 
 
-def facts_of(trainer: Trainer, checkpoint: Mapping[str, Any], *, is_healthy: bool) -> SaveFacts:
+def facts_of(trainer: Trainer, checkpoint: Mapping[str, Any]) -> SaveFacts:
     """Describes a save, as seen by this rank.
 
     Args:
         trainer: The trainer that saves.
         checkpoint: What it hands to its strategy; the strategy may take parts out of it.
-        is_healthy: Whether no breach is open.
     """
-    strategy = trainer.strategy
     is_sharded = _compat.is_sharded(trainer)
-    replicas = _replicas(trainer)
+    # Weights alone are a checkpoint, but none to go on from.
+    is_complete = is_healthy = "optimizer_states" in checkpoint
     tensors: dict[str, Tensor] = {}
-    if isinstance(strategy, DeepSpeedStrategy):
+    if isinstance(trainer.strategy, DeepSpeedStrategy):
         # It writes its own tensors under names of its own.
         is_healthy = is_healthy and name_non_finite(_partitions(trainer)) is None
     elif is_sharded:
         tensors = _shards(trainer, checkpoint)
     elif trainer.is_global_zero:
         tensors = name_tensors(checkpoint)
-    # Weights alone are a checkpoint, but none to go on from.
-    is_complete = "optimizer_states" in checkpoint
     return SaveFacts(
         step=max(0, trainer.global_step - 1),
         host=HOST,
@@ -47,9 +44,34 @@ def facts_of(trainer: Trainer, checkpoint: Mapping[str, Any], *, is_healthy: boo
             "is_complete": is_complete,
         },
         tensors=tensors,
-        replicas=replicas,
-        is_healthy=is_healthy and is_complete,
+        replicas=_replicas(trainer),
+        may_be_infinite=_beside_health(trainer, tensors),
+        is_healthy=is_healthy,
     )
+
+
+def is_fit(facts: SaveFacts) -> bool:
+    """Whether training could go on from what this rank has of a state. Reads all of it."""
+    judged = {name: one for name, one in facts.tensors.items() if name not in facts.may_be_infinite}
+    return facts.is_healthy and name_non_finite({**judged, **facts.replicas}) is None
+
+
+def _weights_name(trainer: Trainer) -> str:
+    """Under which name the files hold the module's state."""
+    is_fsdp = isinstance(trainer.strategy, FSDPStrategy)
+    return "model" if is_fsdp and _compat.is_sharded(trainer) else "state_dict"
+
+
+def _beside_health(trainer: Trainer, tensors: Mapping[str, Tensor]) -> frozenset[str]:
+    """Names of tensors that may hold infinities in the healthiest of runs: masks among the
+    buffers, and what callbacks hold, as the best score before there is one."""
+    weights = _weights_name(trainer)
+    buffers = {
+        f"{weights}.{name.replace('_fsdp_wrapped_module.', '')}"
+        for name, _ in trainer.lightning_module.named_buffers()
+    }
+    judged = (f"{weights}.", "optimizer_")
+    return frozenset(name for name in tensors if name in buffers or not name.startswith(judged))
 
 
 def _replicas(trainer: Trainer) -> dict[str, Tensor]:
@@ -69,8 +91,7 @@ def _partitions(trainer: Trainer) -> dict[str, Tensor]:
 
 def _shards(trainer: Trainer, checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
     """This rank's parts, by the names that torch's distributed checkpoint gives them."""
-    model = "model" if isinstance(trainer.strategy, FSDPStrategy) else "state_dict"
-    state = {model: checkpoint["state_dict"]} | {
+    state = {_weights_name(trainer): checkpoint["state_dict"]} | {
         f"optimizer_{number}": each
         for number, each in enumerate(checkpoint.get("optimizer_states", []))
     }

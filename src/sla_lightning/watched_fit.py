@@ -50,8 +50,15 @@ class WatchedFit:
         """
         self._trainer = trainer
         self._lacks = _compat.missing_for_rollback(trainer)
-        faults = planned_faults(trainer.global_rank, trainer.world_size)
         self.session = self._join(contract, run_dir)
+        try:
+            # A fault hits the start that it is meant for, not the one that recovers from it.
+            faults = planned_faults(
+                trainer.global_rank, trainer.world_size, attempt=self.session.attempt
+            )
+        except ValueError:
+            self.session.leave("not_started")
+            raise
         self._settings = self.session.contract.checkpoint
         self._loaded: dict[str, Any] = {}
         shelf = Shelf(
@@ -138,7 +145,7 @@ class WatchedFit:
         self._trainer.save_checkpoint(self.session.run_folder / OWN_FOLDER / f"step-{step}")
 
     def state(self) -> dict[str, Any]:
-        """Collective. What belongs into a checkpoint, as plain values; empty but on rank 0."""
+        """Collective. What belongs into a checkpoint, as plain values; all of it on rank 0."""
         try:
             ranks = {} if self._position is None else self._position.state()
         except PeersMissingError:
@@ -149,7 +156,7 @@ class WatchedFit:
         # On every rank: rank 0 waits for the last samples of all.
         self.watch.losses.drain()
         if self.session.rank != 0:
-            return {}
+            return {"version": STATE_VERSION, **ranks}
         last_step = self.watch.step if self.watch.recorder.num_records else None
         detectors = self.session.ask_state(last_step)
         return {"version": STATE_VERSION, "detectors": detectors, **ranks}

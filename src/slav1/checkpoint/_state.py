@@ -32,9 +32,12 @@ def look_at(facts: SaveFacts, *, with_content: bool, algorithm: Algorithm) -> St
 
     replicas = fingerprint_tensors(facts.replicas, algorithm)
     content = fingerprint_tensors(facts.tensors, algorithm) if with_content else {}
+    judged = {
+        name: tensor for name, tensor in facts.tensors.items() if name not in facts.may_be_infinite
+    }
     return StateFacts(
         replicas=root_of(replicas, algorithm),
         content=root_of(content, algorithm),
         fingerprints=content,
-        non_finite=name_non_finite({**facts.tensors, **facts.replicas}),
+        non_finite=name_non_finite({**judged, **facts.replicas}),
     )

@@ -1,6 +1,6 @@
 """What a host says about the state that it wants saved."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -34,6 +34,10 @@ class SaveFacts:
 
     replicas: "Mapping[str, Tensor]" = field(default_factory=dict)
     """What must be equal on all ranks, such as parameters. Its fingerprint is the vote."""
+
+    may_be_infinite: Collection[str] = ()
+    """Names in ``tensors`` whose numbers say nothing about health: buffers that mask with
+    infinities, what callbacks keep as the best score so far."""
 
     is_healthy: bool = True
     """Whether no breach is open. A state that is not finite counts as unhealthy anyway."""

@@ -169,12 +169,11 @@ def loader(num_ranks: int, num_workers: int = 0) -> DataLoader[Tensor]:
 
 def local_state(trainer: pl.Trainer) -> list[Tensor]:
     """What this rank holds of parameters and optimizer."""
-    optimizers = [getattr(each, "optimizer", each) for each in trainer.optimizers]
-    parameters = [
-        part for each in optimizers for group in each.param_groups for part in group["params"]
-    ]
-    states = [
-        part for each in optimizers for state in each.state.values() for part in state.values()
-    ]
-    tensors = [each for each in (*parameters, *states) if isinstance(each, Tensor)]
-    return [getattr(each, "_local_tensor", each).detach().clone() for each in tensors]
+    tensors: list[Any] = []
+    for optimizer in (getattr(each, "optimizer", each) for each in trainer.optimizers):
+        for group in optimizer.param_groups:
+            for part in group["params"]:
+                state = optimizer.state.get(part, {})
+                tensors += [part, *(state[name] for name in sorted(state))]
+    plain = [each for each in tensors if isinstance(each, Tensor)]
+    return [getattr(each, "_local_tensor", each).detach().clone() for each in plain]

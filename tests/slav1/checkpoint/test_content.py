@@ -167,6 +167,23 @@ def test_non_finite_state_is_never_good(tmp_path: Path) -> None:
     assert "w" in message and "rank 1" in message
 
 
+def test_what_masks_with_infinities_is_healthy(tmp_path: Path) -> None:
+    """
+    A tensor that a host names as one that may be infinite does not make the state unhealthy;
+    the same without its name does.
+    """
+    shelf = shelf_of(tmp_path, Alone())
+    mask = {"mask": torch.full((2,), float("-inf"))}
+
+    def save(step: int, **given: Any) -> bool:
+        path = tmp_path / "ck" / f"{step}.ckpt"
+        write = lambda staging: staging.write_bytes(b"x")  # noqa: E731
+        return shelf.save(path, write, facts(step, tensors=mask, **given)).is_healthy
+
+    assert save(1, may_be_infinite={"mask"})
+    assert not save(2)
+
+
 def test_diverged_replicas_are_outvoted(tmp_path: Path) -> None:
     """
     Replicas are voted on by their fingerprints: a minority is named and outvoted, no
