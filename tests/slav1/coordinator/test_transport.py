@@ -12,6 +12,7 @@ import zmq
 from slav1.coordinator import messages
 from slav1.coordinator.dialer import Dialer, UnreachableError, reachable
 from slav1.coordinator.transport import (
+    MAX_BYTES,
     CannotListenError,
     KeyPair,
     Listener,
@@ -95,6 +96,24 @@ def test_messages_go_both_ways(star):
     assert answer_of(dialers[1]) == messages.Hold(number=7)
     assert dialers[0].receive() is None
     assert star.listener.receive() is None
+
+
+def test_long_messages_go_both_ways(star):
+    """
+    What is longer than a frame may be, as the parts of all ranks in a meeting, arrives whole,
+    and what follows it too.
+    """
+    value = bytes(range(256)) * (3 * MAX_BYTES // 256)
+    dialer = star.dial(1)
+    asked = messages.RankMeets(rank=1, topic="t", count=0, limit_s=1.0, value=value)
+    dialer.send(asked)
+    assert star.receive() == (1, asked)
+    met = messages.RanksMet(topic="t", count=0, values=[value, value])
+    star.listener.send(1, met)
+    star.listener.send(1, messages.Beat())
+
+    assert answer_of(dialer) == met
+    assert answer_of(dialer) == messages.Beat()
 
 
 def test_node_that_connects_again_is_heard(star):

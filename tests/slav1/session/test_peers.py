@@ -133,7 +133,9 @@ def test_what_is_too_long_is_the_callers_mistake():
     """
     A value that no monitor should carry is refused before anybody waits.
     """
-    peers = RunPeers(rank=0, world_size=2, link=lambda: None, write=lambda _: None, spare=None)
+    peers = RunPeers(
+        rank=0, world_size=2, link=lambda: None, write=print, spare=None, io_percent=int
+    )
 
     with pytest.raises(ValueError, match=r"'big' has .* at most"):
         peers.gather("big", b"x" * (MAX_VALUE_BYTES + 1), limit_s=1)
@@ -153,6 +155,7 @@ def stored() -> list[RunPeers]:
             world_size=3,
             link=lambda: None,
             write=lambda _: None,
+            io_percent=lambda: 100,
             spare=StorePeers(lambda: store, rank=rank, world_size=3, name="n"),
         )
         for rank in range(3)

@@ -253,11 +253,16 @@ def test_held_rank_gives_up_on_a_monitor_without_a_beat(connect, monkeypatch):
 
 def test_session_without_a_monitor_records_and_saves(tmp_path):
     """
-    A rank that nobody watches records all the same, and saves its ring when it leaves.
+    A rank that nobody watches records all the same, and saves its ring when it leaves. What
+    its saves have to tell reaches the ledger, and a save that outlasts it disturbs nobody.
     """
     session = Session(rank=1, run_folder=tmp_path, num_slots=16)
+    session.peers.record("checkpoint_committed", "Kept.", step=0, path="/x")
     session.recorder.publish(session.recorder.end_step(0))
     assert session.at_boundary(0) is None
     session.leave("finished")
 
     assert [sample.step for sample in read_ring_file(tmp_path / "ring-1.bin")] == [0]
+    (entry,) = read_ledger(tmp_path / "ledger.jsonl")
+    assert (entry.kind, entry.rank, entry.evidence) == ("checkpoint_committed", 1, {"path": "/x"})
+    assert session.peers.io_percent == 100
