@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import lightning as L
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from torch.distributed import is_torchelastic_launched
 from torch.utils.data import DataLoader
 
 from sla_lightning import SLACallback
@@ -23,16 +24,22 @@ LENGTH = 32
 BATCH_SIZE = 16
 """Pieces of text in a batch of one rank."""
 
+SAVE_EVERY = 20
+"""Steps from one checkpoint to the next."""
+
 SEED = 7
 """Makes the weights and the order of the data the same in every run."""
 
 
 def demo_contract() -> Contract:
-    """The contract of the demo: L1, but a bad loss stops training as well, and who
-    watches a hang need not wait long."""
+    """The contract of the demo: L1, but a bad loss is acted on as well, there is always a
+    fresh checkpoint to go back to, and who watches a hang need not wait long."""
     return Contract.level("L1").override(
-        loss_variance={"mode": "enforce", "action": "stop"},
-        hang={"limit_s": 5.0},
+        loss_variance={"mode": "enforce", "action": "rollback"},
+        non_finite={"action": "rollback"},
+        hang={"limit_s": 5.0, "action": "restart"},
+        liveness={"action": "restart"},
+        checkpoint={"every_steps": SAVE_EVERY},
         monitor={"grace_s": 2.0},
     )
 
@@ -51,7 +58,8 @@ def train(*, num_ranks: int, num_steps: int, run_dir: str) -> None:
         accelerator="cpu",
         devices=num_ranks,
         strategy="ddp" if num_ranks > 1 else "auto",
-        plugins=[LightningEnvironment()],
+        # Variables of a cluster must not make it another job, but an agent may start it.
+        plugins=[] if is_torchelastic_launched() else [LightningEnvironment()],
         max_steps=num_steps,
         callbacks=[SLACallback(contract=demo_contract(), run_dir=run_dir)],
         logger=False,

@@ -258,5 +258,6 @@ def _recovery_s(entry: Entry) -> float | None:
 def _is_recovery(entry: Entry) -> bool:
     # A rule that only logs may have an incident for hours; nothing had to recover then.
     # And an incident that ends at no step ended with its run.
-    is_over = entry.kind == "incident_end" and entry.rule in _HALTS and entry.step is not None
+    ends = (*_HALTS, RECOVERY_RULE)
+    is_over = entry.kind == "incident_end" and entry.rule in ends and entry.step is not None
     return entry.kind == "restored" or is_over

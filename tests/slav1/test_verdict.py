@@ -177,6 +177,10 @@ def test_a_breach_of_a_rule_that_the_contract_lacks_is_not_dropped():
         (line("restored", evidence={"seconds": 29.9}), Outcome.MET),
         (line("restored", evidence={"seconds": 30}), Outcome.MET),
         (line("restored", evidence={"seconds": 30.1}), Outcome.BREACHED),
+        (
+            line("incident_end", rule="recovery_time", step=9, evidence={"seconds": 31}),
+            Outcome.BREACHED,
+        ),
         (line("restored", evidence={"seconds": math.nan}), Outcome.BREACHED),
         (line("incident_end", "hang", step=9, evidence={"seconds": 12.0}), Outcome.MET),
         (line("incident_end", "liveness", step=9, evidence={"seconds": 45.0}), Outcome.BREACHED),

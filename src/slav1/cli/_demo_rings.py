@@ -115,7 +115,8 @@ class Rings:
         """Reads what all ranks wrote since the last call."""
         for rank, view in self._views.items():
             for sample in view.read():
-                self._ends_s[rank, sample.step] = sample.time_s
+                # A step that is made again after a fault is not the one that was hit.
+                self._ends_s.setdefault((rank, sample.step), sample.time_s)
                 if sample.loss is not None:
                     self._losses.setdefault(sample.step, {})[rank] = sample.loss
 
@@ -136,7 +137,8 @@ class Rings:
         return self._ends_s.get((rank, step))
 
     def close(self) -> None:
-        """Unmaps all blocks; what was read from them stays."""
+        """Unmaps all blocks, as when their processes have ended; others may be found after
+        that. What was read from them stays."""
         while self._views:
             self._views.popitem()[1].close()
 

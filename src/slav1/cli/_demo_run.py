@@ -23,6 +23,8 @@ from slav1.verdict import Clause, verdicts
 UNEXPECTED = 3
 """Exit status when something is not as the fault calls for."""
 
+_TORCHRUN = ("-m", "torch.distributed.run")
+
 SIGNALLED = 128
 """Exit status after a signal, to which its number is added."""
 
@@ -69,7 +71,11 @@ def carry_out(plan: RunPlan, interrupts: Interrupts, *, as_json: bool) -> int:
 def _command(plan: RunPlan) -> list[str]:
     options = {"--ranks": plan.num_ranks, "--steps": plan.num_steps, "--run-dir": plan.out}
     words = [str(word) for option in options.items() for word in option]
-    return [sys.executable, "-m", "sla_lightning.demo", *words]
+    if plan.scenario.ending != "restarted":
+        return [sys.executable, "-m", "sla_lightning.demo", *words]
+    # Lightning's own launcher starts nothing twice.
+    agent = ["--standalone", f"--nproc-per-node={plan.num_ranks}", "--max-restarts=1"]
+    return [sys.executable, *_TORCHRUN, *agent, "-m", "sla_lightning.demo", *words]
 
 
 def _view(console: Console, *, as_json: bool) -> View:

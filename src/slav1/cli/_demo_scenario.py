@@ -3,8 +3,15 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-FaultName: TypeAlias = Literal["spike", "none", "nan", "hang", "kill", "straggler"]
+from slav1.ledger import Kind
+
+FaultName: TypeAlias = Literal["spike", "none", "nan", "corrupt", "hang", "kill", "straggler"]
 """Faults of the demo."""
+
+Ending: TypeAlias = Literal["finished", "rolled_back", "restarted"]
+"""How a run goes on: ``finished`` makes its steps as if nothing were; ``rolled_back`` goes
+back to a checkpoint in the running processes; ``restarted`` has every process ended and
+started again from a checkpoint. All three make all their steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +36,11 @@ class Scenario:
     rule: str | None
     """Rule that must find it; None if nothing must be found."""
 
-    ending: Literal["finished", "stopped", "ended"]
-    """``finished``: all steps are made. ``stopped``: all ranks leave training at the end
-    of one step, in good order. ``ended``: every process is ended, with an error."""
+    ending: Ending
+    """How the run must go on."""
+
+    found_by: Kind = "breach"
+    """Kind of the ledger line by which it must be found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +54,11 @@ class _Plan:
     inject: str
     does: str
     rule: str
-    ending: Literal["finished", "stopped", "ended"]
+    ending: Ending
+    found_by: Kind = "breach"
+    rank: int | None = None
+    """Global rank that is hit; None for rank 1 if there is one: it leaves rank 0, which
+    often starts the others, alone."""
 
 
 _PLANS: dict[FaultName, _Plan] = {
@@ -55,7 +68,7 @@ _PLANS: dict[FaultName, _Plan] = {
         inject="spike:rank={rank},step={step},steps=20",
         does="From step {step} on, rank {rank} gets 20 batches with wrong targets.",
         rule="loss_variance",
-        ending="stopped",
+        ending="rolled_back",
     ),
     "nan": _Plan(
         step=120,
@@ -63,7 +76,18 @@ _PLANS: dict[FaultName, _Plan] = {
         inject="nan:rank={rank},step={step}",
         does="In step {step} the loss of rank {rank} becomes NaN.",
         rule="non_finite",
-        ending="stopped",
+        ending="rolled_back",
+    ),
+    "corrupt": _Plan(
+        step=100,
+        steps_after=60,
+        inject="corrupt:rank={rank},step={step}",
+        does="What rank {rank} writes into the first checkpoint from step {step} on reaches the "
+        "disk with one bit flipped.",
+        rule="ckpt_success",
+        ending="finished",
+        found_by="checkpoint_rejected",
+        rank=0,
     ),
     "hang": _Plan(
         step=80,
@@ -71,7 +95,7 @@ _PLANS: dict[FaultName, _Plan] = {
         inject="hang:rank={rank},step={step}",
         does="In step {step} rank {rank} goes into a loop and does not come back.",
         rule="hang",
-        ending="ended",
+        ending="restarted",
     ),
     "kill": _Plan(
         step=80,
@@ -79,7 +103,7 @@ _PLANS: dict[FaultName, _Plan] = {
         inject="kill:rank={rank},step={step}",
         does="In step {step} rank {rank} is killed (SIGKILL).",
         rule="liveness",
-        ending="ended",
+        ending="restarted",
     ),
     "straggler": _Plan(
         step=260,
@@ -91,7 +115,7 @@ _PLANS: dict[FaultName, _Plan] = {
     ),
 }
 
-FAULTS: tuple[FaultName, ...] = ("spike", "none", "nan", "hang", "kill", "straggler")
+FAULTS: tuple[FaultName, ...] = (*("spike", "none", "nan", "corrupt", "hang", "kill", "straggler"),)
 """Every fault, the default first."""
 
 MAX_RANKS = 8
@@ -144,8 +168,7 @@ def _with_fault(fault: FaultName, *, num_ranks: int, num_steps: int) -> Scenario
             f"--steps {num_steps} is too few for --fault {fault}, which acts in step {plan.step}: "
             f"at least {needed} are needed."
         )
-    # A fault on rank 0 would take the launcher of the others with it.
-    rank = min(1, num_ranks - 1)
+    rank = min(1, num_ranks - 1) if plan.rank is None else plan.rank
     return Scenario(
         fault=fault,
         injected=plan.does.format(rank=rank, step=plan.step),
@@ -154,4 +177,5 @@ def _with_fault(fault: FaultName, *, num_ranks: int, num_steps: int) -> Scenario
         step=plan.step,
         rule=plan.rule,
         ending=plan.ending,
+        found_by=plan.found_by,
     )

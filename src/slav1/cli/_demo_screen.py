@@ -78,6 +78,8 @@ def summary_of(story: Story, plan: RunPlan) -> dict[str, Any]:
         "decided_after_s": story.decided_after_s,
         "stack": list(story.stack),
         "action": decision.action if decision else None,
+        "recovered_at_step": story.recovered.step if story.recovered else None,
+        "recovered_after_s": story.recovered_after_s,
         "acted_at_step": {str(rank): step for rank, step in sorted(story.acted_at.items())},
         "exit_status": story.ending.exit_status,
         "num_processes_left": story.ending.num_left,
@@ -96,6 +98,7 @@ def _paragraphs(story: Story) -> list[tuple[str, list[str]]]:
         ("Injected", injected),
         ("Found", _found(story)),
         ("Done", _done(story)),
+        *([("Recovered", _recovered(story))] if story.recovered else []),
         ("Ended", _ended(story)),
     ]
     if story.others:
@@ -159,6 +162,16 @@ def _done(story: Story) -> list[str]:
         for step, ranks in by_step.items()
     ]
     return lines
+
+
+def _recovered(story: Story) -> list[str]:
+    recovered, seconds = story.recovered, story.recovered_after_s
+    if recovered is None or seconds is None:
+        return []
+    return [
+        f"{seconds:.1f} s from the fault to the end of step {recovered.step}, the first new one.",
+        recovered.message or "",
+    ]
 
 
 def _ended(story: Story) -> list[str]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from slav1.cli._demo_scenario import Scenario
 from slav1.ledger import Entry
+from slav1.verdict import RECOVERY_RULE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +37,8 @@ class Story:
     """How the processes ended."""
 
     found: Entry | None
-    """First breach of the expected rule since the fault began; of any rule that is
-    enforced if none was expected."""
+    """First line that tells of the expected finding since the fault began; if none was
+    expected, first breach of any rule that is enforced."""
 
     others: tuple[Entry, ...]
     """First breach of each other rule: other things that were true of this run."""
@@ -52,7 +53,13 @@ class Story:
     """Time from the start of the step that was hit to the decision, in seconds."""
 
     acted_at: Mapping[int, int]
-    """Step at whose end each rank carried the decision out, by rank."""
+    """Step at whose end each rank carried the first decision out, by rank."""
+
+    recovered: Entry | None
+    """Line about the first step past the fault, if the run had to go back."""
+
+    recovered_after_s: float | None
+    """Time from the fault to the end of that step, in seconds."""
 
     first_exception: Entry | None
     """First exception that left training on any rank."""
@@ -82,13 +89,15 @@ def tell(scenario: Scenario, entries: Sequence[Entry], ending: Ending, *, num_ra
         num_ranks: Processes that trained.
     """
     breaches = [entry for entry in entries if entry.kind == "breach"]
-    found = next((entry for entry in breaches if _is_meant(scenario, entry)), None)
+    found = next((entry for entry in entries if _is_meant(scenario, entry)), None)
+    recovered = next((entry for entry in entries if _tells_of_recovery(entry)), None)
     decision = next((entry for entry in entries if entry.kind == "decision"), None)
     acted_at = _steps_of_actions(entries)
     problems = [
         *_problems_of_finding(scenario, found, num_ranks),
         *_problems_of_acting(scenario, decision, acted_at, num_ranks),
-        *_problems_of_ending(scenario, ending),
+        *_problems_of_recovery(scenario, entries, found, recovered),
+        *_problems_of_ending(ending),
     ]
     if not entries:
         problems.insert(0, "The run left no ledger: see the output of the job for the reason.")
@@ -103,6 +112,8 @@ def tell(scenario: Scenario, entries: Sequence[Entry], ending: Ending, *, num_ra
         decision=decision,
         decided_after_s=_seconds_to(decision, ending),
         acted_at=acted_at,
+        recovered=recovered,
+        recovered_after_s=None if recovered is None else _seconds(recovered),
         first_exception=next((e for e in entries if e.kind == "first_exception"), None),
         problems=tuple(problems),
     )
@@ -114,11 +125,22 @@ def _seconds_to(entry: Entry | None, ending: Ending) -> float | None:
     return (entry.time_ns - ending.fault_began_ns) * 1e-9
 
 
-def _is_meant(scenario: Scenario, breach: Entry) -> bool:
+def _is_meant(scenario: Scenario, entry: Entry) -> bool:
+    if entry.kind != scenario.found_by:
+        return False
     if scenario.rule is None:
-        return breach.mode == "enforce"
-    is_early = breach.step is not None and breach.step < (scenario.step or 0)
-    return breach.rule == scenario.rule and not is_early
+        return entry.mode == "enforce"
+    is_early = entry.step is not None and entry.step < (scenario.step or 0)
+    return entry.rule in (scenario.rule, None) and not is_early
+
+
+def _tells_of_recovery(entry: Entry) -> bool:
+    return entry.rule == RECOVERY_RULE and entry.kind == "incident_end"
+
+
+def _seconds(entry: Entry) -> float | None:
+    seconds = entry.evidence.get("seconds")
+    return float(seconds) if isinstance(seconds, int | float) else None
 
 
 def _first_of_others(breaches: Sequence[Entry], found: Entry | None) -> tuple[Entry, ...]:
@@ -130,11 +152,11 @@ def _first_of_others(breaches: Sequence[Entry], found: Entry | None) -> tuple[En
 
 
 def _steps_of_actions(entries: Sequence[Entry]) -> dict[int, int]:
-    steps = {}
+    steps: dict[int, int] = {}
     for entry in entries:
         step = entry.evidence.get("at_step", entry.step)
         if entry.kind == "action" and entry.rank is not None and isinstance(step, int):
-            steps[entry.rank] = step
+            steps.setdefault(entry.rank, step)
     return steps
 
 
@@ -143,9 +165,9 @@ def _problems_of_finding(scenario: Scenario, found: Entry | None, num_ranks: int
         return [f"Nothing was injected, but this was found: {found.message}"] if found else []
     if found is None:
         return [f"Rule {scenario.rule} found nothing."]
-    # Rules that compare ranks name none where there is only one.
-    is_only_rank = num_ranks == 1 and found.rank is None
-    if found.rank != scenario.rank and not is_only_rank:
+    # Rules that compare ranks name none where there is only one; a checkpoint is of all.
+    needs_none = num_ranks == 1 or scenario.found_by != "breach"
+    if found.rank != scenario.rank and not (needs_none and found.rank is None):
         return [f"Rank {scenario.rank} was hit, but rank {found.rank} was named."]
     return []
 
@@ -157,8 +179,14 @@ def _problems_of_acting(
         return [f"Training was to go on, but: {decision.message}"] if decision else []
     if decision is None:
         return ["Nothing was decided."]
-    if scenario.ending == "ended":
+    if scenario.ending == "restarted":
         return []
+    if decision.action != "rollback":
+        return [f"The run was to go back to a checkpoint, but the decision was {decision.action}."]
+    return _problems_of_acting_together(acted_at, num_ranks)
+
+
+def _problems_of_acting_together(acted_at: Mapping[int, int], num_ranks: int) -> list[str]:
     if sorted(acted_at) != list(range(num_ranks)):
         return [f"{num_ranks} ranks were to act; those that did: {sorted(acted_at)}."]
     if len(set(acted_at.values())) > 1:
@@ -166,12 +194,23 @@ def _problems_of_acting(
     return []
 
 
-def _problems_of_ending(scenario: Scenario, ending: Ending) -> list[str]:
+def _problems_of_recovery(
+    scenario: Scenario, entries: Sequence[Entry], found: Entry | None, recovered: Entry | None
+) -> list[str]:
+    if scenario.ending != "finished":
+        return [] if recovered else ["The run made no step past the one that was hit."]
+    if found is None or scenario.found_by != "checkpoint_rejected":
+        return []
+    later = entries[entries.index(found) :]
+    if any(entry.kind == "checkpoint_committed" for entry in later):
+        return []
+    return ["No good checkpoint followed the bad one."]
+
+
+def _problems_of_ending(ending: Ending) -> list[str]:
     problems = [] if ending.given_up is None else [ending.given_up]
-    must_fail = scenario.ending == "ended"
-    if ending.exit_status is not None and must_fail == (ending.exit_status == 0):
-        needed = "not 0" if must_fail else "0"
-        problems.append(f"The job ended with status {ending.exit_status}; it must be {needed}.")
+    if ending.exit_status not in (None, 0):
+        problems.append(f"The job ended with status {ending.exit_status}; it must be 0.")
     if ending.num_left:
         problems.append(f"{ending.num_left} processes of the job were left and had to be ended.")
     return problems

@@ -101,6 +101,8 @@ class Watch:
             self.rings.find(self.job.ranks())
         self.rings.read()
         for entry in self.ledger.new_entries():
+            if entry.kind == "start" and entry.attempt:
+                self.rings.close()
             self.view.show_event(entry, (entry.time_ns - self.started_ns) * 1e-9)
         picture = Picture(
             elapsed_s=(time.time_ns() - self.started_ns) * 1e-9,

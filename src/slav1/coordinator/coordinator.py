@@ -1,5 +1,6 @@
 """The job's end of the line: all ranks' findings in, one decision out."""
 
+import time
 from collections.abc import Iterable
 from functools import singledispatchmethod
 from typing import Any, cast
@@ -13,6 +14,7 @@ from slav1.coordinator.job_guard import JobGuard
 from slav1.coordinator.journal import Journal
 from slav1.coordinator.meetings import Answer, Meetings
 from slav1.coordinator.membership import PAUSE_S, Membership
+from slav1.coordinator.recovery import Fault, Recovery, fault_of
 from slav1.coordinator.rollbacks import Rollbacks
 from slav1.coordinator.standstill import Standstill
 from slav1.coordinator.strangers import Strangers
@@ -41,6 +43,7 @@ class Coordinator:
         journal: Journal,
         send: Send,
         earlier_rollbacks: Iterable[int] = (),
+        earlier_fault: Fault | None = None,
     ) -> None:
         """Starts before any node has said hello.
 
@@ -51,6 +54,7 @@ class Coordinator:
             journal: Where everything is written down.
             send: Sends a message to the node of that number.
             earlier_rollbacks: Steps at which earlier starts of this run were sent back.
+            earlier_fault: What earlier starts have not come back from.
         """
         self._contract = contract
         self._journal = journal
@@ -62,6 +66,8 @@ class Coordinator:
         rollbacks = Rollbacks(contract.checkpoint, earlier_rollbacks)
         self._decisions = Decisions(journal, send, rollbacks)
         self._guard = JobGuard(contract, world_size)
+        self._recovery = Recovery(earlier_fault)
+        self._fault: Fault | None = None
         self._throttling = Throttling(journal, send)
         self._standstill = Standstill(contract, self._membership, send)
         self._meetings = Meetings(self._membership, journal)
@@ -170,6 +176,9 @@ class Coordinator:
         self._decisions.on_rank_back(rank, step)
         is_first, unusable = self._guard.on_rank_back(rank, step, message.state)
         self._tell_unusable(unusable)
+        if self._fault is not None:
+            self._recovery.begin(self._fault)
+            self._fault = None
 
         def is_over(rule: str, of_rank: int | None) -> bool:
             watches = self._contract.rules[rule].detector.WATCHES
@@ -219,7 +228,10 @@ class Coordinator:
         del node
         for plain in message.findings:
             self._find(messages.unpack_breach(plain))
+        before = self._guard.newest_step
         self._judge_all(self._guard.observe(message.samples))
+        if self._guard.newest_step > before:
+            self._tell_if_recovered(self._guard.newest_step)
         self._answer_state_requests()
 
     @_on.register
@@ -278,6 +290,11 @@ class Coordinator:
     def _can_roll_back(self) -> bool:
         return len(self._can_go_back) == self._membership.world_size
 
+    def _tell_if_recovered(self, step: int) -> None:
+        recovered = self._recovery.on_step(step, time.time_ns())
+        if recovered is not None:
+            notices.recovered(self._journal, recovered)
+
     def _tell_unusable(self, rules: Iterable[str]) -> None:
         for name in rules:
             self._journal.note(
@@ -324,6 +341,7 @@ class Coordinator:
         if self._throttling.takes(breach, verdict.action, self._membership.listening):
             return
         if breach.status is Status.BREACH and verdict.action > Action.LOG:
+            self._fault = self._fault or fault_of(breach, time.time_ns())
             self._decisions.decide(verdict.action, breach, self._membership.listening)
 
     def _look_if_silent(self) -> None:

@@ -354,7 +354,7 @@ class Decisions:
                 "to_step": to_step,
                 "onset_step": decision.onset_step,
                 "alarm_step": decision.alarm_step,
-                "seconds": self._longest_s,
+                "rollback_s": self._longest_s,
             },
         )
 

@@ -48,6 +48,11 @@ class JobGuard:
         """Steps given up because a sample never came."""
         return self._rounds.num_dropped
 
+    @property
+    def newest_step(self) -> int:
+        """Last step that all ranks' samples are there of, since they last went back."""
+        return self._rounds.newest
+
     def observe(self, samples: Iterable[Sample]) -> list[Breach]:
         """Takes in samples; returns what the rounds show that they complete.
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from slav1.breach import Breach
 from slav1.coordinator.journal import Journal
 from slav1.coordinator.membership import JOIN_NOTICE_S, NODE_SILENCE_S
+from slav1.coordinator.recovery import Recovered
+from slav1.verdict import RECOVERY_RULE
 
 
 def uneven_batches(journal: Journal, num_batches: Mapping[int, int]) -> None:
@@ -100,3 +102,16 @@ def rounds_dropped(journal: Journal, num: int) -> None:
 
 def _listed(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, ranks)) or "none"
+
+
+def recovered(journal: Journal, how: Recovered) -> None:
+    """The run is past a fault from which it had to go back."""
+    fault = how.fault
+    journal.note(
+        "incident_end",
+        f"Step {how.step} is the first one past step {fault.step}, at which {fault.rule} was "
+        f"found: recovered in {how.seconds:.1f} s.",
+        step=how.step,
+        rule=RECOVERY_RULE,
+        evidence={"seconds": how.seconds, "fault": fault.rule, "fault_step": fault.step},
+    )

@@ -2,8 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
-from slav1.ledger import Entry
+from slav1.breach import Breach
+from slav1.ledger import Entry, read_ledger
+from slav1.verdict import RECOVERY_RULE
 
 _LEADS_BACK = ("rollback", "restart", "stop")
 
@@ -44,7 +47,8 @@ class Recovery:
         self._fault = fault
 
     def begin(self, fault: Fault) -> None:
-        """Takes in a fault that is acted on; an earlier one that is still open stays."""
+        """The run has gone back because of a fault; an earlier one that is still open
+        stays."""
         if self._fault is None:
             self._fault = fault
 
@@ -66,6 +70,14 @@ class Recovery:
         return Recovered(fault=fault, step=step, seconds=seconds)
 
 
+def earlier_fault(ledger: Path) -> Fault | None:
+    """What earlier starts of a run have not come back from; None if there is no ledger."""
+    try:
+        return unfinished_fault(read_ledger(ledger))
+    except OSError:
+        return None
+
+
 def unfinished_fault(entries: Iterable[Entry]) -> Fault | None:
     """Finds what a run has not come back from in the attempts so far.
 
@@ -83,7 +95,7 @@ def unfinished_fault(entries: Iterable[Entry]) -> Fault | None:
             breach = entry
         elif entry.kind == "decision" and entry.action in _LEADS_BACK:
             fault = fault or _fault_of(breach or entry)
-        elif entry.kind == "restored":
+        elif entry.rule == RECOVERY_RULE:
             fault = None
     return fault
 
@@ -91,6 +103,21 @@ def unfinished_fault(entries: Iterable[Entry]) -> Fault | None:
 def _fault_of(entry: Entry) -> Fault | None:
     if entry.step is None or entry.rule is None:
         return None
-    silent_s = entry.evidence.get("seconds_since_progress", 0.0)
-    known_s = silent_s if isinstance(silent_s, int | float) else 0.0
-    return Fault(rule=entry.rule, step=entry.step, began_ns=entry.time_ns - int(known_s * 1e9))
+    return Fault(
+        rule=entry.rule,
+        step=entry.step,
+        began_ns=entry.time_ns - _silent_ns(entry.evidence.get("seconds_since_progress")),
+    )
+
+
+def fault_of(breach: Breach, now_ns: int) -> Fault | None:
+    """What a breach that has just been found says about its fault; None if no step."""
+    if breach.step is None:
+        return None
+    silent_ns = _silent_ns(breach.evidence.get("seconds_since_progress"))
+    return Fault(rule=breach.rule, step=breach.step, began_ns=now_ns - silent_ns)
+
+
+def _silent_ns(seconds: object) -> int:
+    """Time without progress before something was found: the fault is as old."""
+    return int(seconds * 1e9) if isinstance(seconds, int | float) else 0

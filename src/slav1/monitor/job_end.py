@@ -8,6 +8,7 @@ import zmq
 from slav1.contract import Contract
 from slav1.coordinator.coordinator import Coordinator
 from slav1.coordinator.journal import Journal
+from slav1.coordinator.recovery import earlier_fault
 from slav1.coordinator.rollbacks import earlier_rollbacks
 from slav1.coordinator.run_ledger import RunLedger
 from slav1.coordinator.say import say
@@ -56,6 +57,7 @@ class JobEnd:
             journal=Journal(self._ledger, config.attempt),
             send=self._listener.send,
             earlier_rollbacks=earlier_rollbacks(self._folder / "ledger.jsonl"),
+            earlier_fault=earlier_fault(self._folder / "ledger.jsonl"),
         )
 
     @property

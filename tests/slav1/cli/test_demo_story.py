@@ -22,9 +22,15 @@ def acted(rank, step):
     return line("action", rank=rank, step=254, action="stop", evidence={"at_step": step})
 
 
-STOP = line("decision", rule="loss_variance", rank=1, step=254, action="stop", message="Stop.")
+def decided(action):
+    return line("decision", rule="loss_variance", rank=1, step=254, action=action, message="Act.")
+
+
+BACK = decided("rollback")
+RESTART = decided("restart")
+RECOVERED = line("incident_end", rule="recovery_time", step=255, evidence={"seconds": 1.5})
 END = line("end")
-STOPPED = [line("start"), breach(), STOP, acted(0, 254), acted(1, 254), END]
+ROLLED_BACK = [line("start"), breach(), BACK, acted(0, 254), acted(1, 254), RECOVERED, END]
 
 
 def story(entries, ending=GOOD_END, fault="spike", num_ranks=2):
@@ -32,35 +38,42 @@ def story(entries, ending=GOOD_END, fault="spike", num_ranks=2):
     return tell(planned, entries, ending, num_ranks=num_ranks)
 
 
-def test_a_run_that_was_stopped_as_it_should_be_has_no_problem():
+def test_a_run_that_went_back_as_it_should_has_no_problem():
     """
-    Right rule, right rank, all ranks at one step and status 0: as expected, with the
-    time it took to find.
+    Right rule, right rank, all ranks back at one step, a step past the fault and status 0:
+    as expected, with the time it took to find and to recover.
     """
-    told = story(STOPPED)
+    told = story(ROLLED_BACK)
 
     assert told.is_as_expected
     assert told.found.step == 252
     assert told.found_after_s == pytest.approx(0.5)
     assert told.acted_at == {0: 254, 1: 254}
+    assert told.recovered_after_s == 1.5
 
 
 @pytest.mark.parametrize(
     ("entries", "ending", "said"),
     [
         ([line("start"), END], GOOD_END, "Rule loss_variance found nothing"),
-        ([breach(rule="straggler"), STOP, *STOPPED[3:]], GOOD_END, "loss_variance found nothing"),
-        ([breach(rank=0), *STOPPED[2:]], GOOD_END, "rank 0 was named"),
-        ([breach(rank=None), *STOPPED[2:]], GOOD_END, "rank None was named"),
-        ([breach(step=199), *STOPPED[2:]], GOOD_END, "loss_variance found nothing"),
+        ([breach(rule="straggler"), *ROLLED_BACK[2:]], GOOD_END, "loss_variance found nothing"),
+        ([breach(rank=0), *ROLLED_BACK[2:]], GOOD_END, "rank 0 was named"),
+        ([breach(rank=None), *ROLLED_BACK[2:]], GOOD_END, "rank None was named"),
+        ([breach(step=199), *ROLLED_BACK[2:]], GOOD_END, "loss_variance found nothing"),
         ([breach(), END], GOOD_END, "Nothing was decided"),
-        ([breach(), STOP, acted(0, 254), END], GOOD_END, "2 ranks were to act"),
-        ([*STOPPED[:4], acted(1, 255), END], GOOD_END, "not act at the same step"),
-        (STOPPED[:-1], GOOD_END, "does not tell the end"),
+        ([breach(), decided("stop"), *ROLLED_BACK[3:]], GOOD_END, "the decision was stop"),
+        ([breach(), BACK, acted(0, 254), RECOVERED, END], GOOD_END, "2 ranks were to act"),
+        ([*ROLLED_BACK[:4], acted(1, 255), RECOVERED, END], GOOD_END, "not act at the same step"),
+        ([*ROLLED_BACK[:5], END], GOOD_END, "no step past the one that was hit"),
+        (ROLLED_BACK[:-1], GOOD_END, "does not tell the end"),
         ([], GOOD_END, "left no ledger"),
-        (STOPPED, BAD_END, "status -9; it must be 0"),
-        (STOPPED, Ending(exit_status=0, num_left=2), "2 processes of the job were left"),
-        (STOPPED, Ending(exit_status=None, num_left=0, given_up="Nothing moved."), "Nothing moved"),
+        (ROLLED_BACK, BAD_END, "status -9; it must be 0"),
+        (ROLLED_BACK, Ending(exit_status=0, num_left=2), "2 processes of the job were left"),
+        (
+            ROLLED_BACK,
+            Ending(exit_status=None, num_left=0, given_up="Nothing moved."),
+            "Nothing moved",
+        ),
     ],
 )
 def test_whatever_is_not_as_expected_is_said(entries, ending, said):
@@ -78,23 +91,38 @@ def test_an_only_rank_need_not_be_named():
     In a run of one rank a finding that names no rank means that one; in a larger run it
     misses the culprit.
     """
-    entries = [breach(rank=None), STOP, acted(0, 254), END]
+    entries = [breach(rank=None), BACK, acted(0, 254), RECOVERED, END]
 
     assert story(entries, num_ranks=1).is_as_expected
     assert not story([*entries, acted(1, 254)]).is_as_expected
 
 
 @pytest.mark.parametrize("fault", ["hang", "kill"])
-def test_a_lost_rank_must_end_the_job_with_an_error(fault):
+def test_a_lost_rank_must_come_back(fault):
     """
-    After a hang or a kill a job that ends with status 0 is a problem, and ranks need not
-    act at one step.
+    After a hang or a kill the job must have been started again, get past the step that
+    was hit and end well; ranks need not act at one step.
     """
     rule = {"hang": "hang", "kill": "liveness"}[fault]
-    entries = [breach(rule=rule, step=80), STOP, END]
+    entries = [breach(rule=rule, step=80), RESTART, RECOVERED, END]
 
-    assert story(entries, BAD_END, fault).is_as_expected
-    assert not story(entries, GOOD_END, fault).is_as_expected
+    assert story(entries, GOOD_END, fault).is_as_expected
+    assert not story(entries, BAD_END, fault).is_as_expected
+    assert not story([*entries[:2], END], GOOD_END, fault).is_as_expected
+
+
+def test_a_bad_checkpoint_must_be_rejected_and_followed_by_a_good_one():
+    """
+    A checkpoint that got damaged on its way to the disk is refused before it counts;
+    nothing is decided, and a later one is good.
+    """
+    rejected = line("checkpoint_rejected", step=100, message="Read back otherwise.")
+    committed = line("checkpoint_committed", step=100)
+
+    assert story([committed, rejected, committed, END], fault="corrupt").is_as_expected
+    assert not story([committed, rejected, END], fault="corrupt").is_as_expected
+    assert not story([committed, END], fault="corrupt").is_as_expected
+    assert not story([rejected, BACK, committed, END], fault="corrupt").is_as_expected
 
 
 def test_a_quiet_run_must_stay_quiet():
@@ -128,7 +156,7 @@ def test_a_straggler_must_not_stop_training():
     found = breach(rule="straggler", step=280)
 
     assert story([found, END], fault="straggler").is_as_expected
-    assert not story([found, STOP, END], fault="straggler").is_as_expected
+    assert not story([found, BACK, END], fault="straggler").is_as_expected
 
 
 def test_the_stack_of_the_culprit_is_part_of_the_story():

@@ -56,7 +56,7 @@ def test_fault_began_when_progress_ended():
         [],
         [BREACH],
         [BREACH, line("decision", 12, rule="hang", action="throttle_io")],
-        [BREACH, DECISION, line("restored", 20, step=81)],
+        [BREACH, DECISION, line("incident_end", 20, rule="recovery_time", step=81)],
         [line("decision", 12, rule="liveness", step=None, action="restart")],
     ],
 )

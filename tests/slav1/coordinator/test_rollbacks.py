@@ -97,6 +97,31 @@ def test_training_goes_on_when_all_are_back(start):
     assert job.messages("end") == ["Training ended."]
 
 
+def test_recovery_is_the_first_new_step_past_the_fault(start):
+    """
+    Steps on the way to the rollback, and those that are made again after it, are no
+    recovery; the first one past the step at fault is, on all ranks, and is told once.
+    """
+    job = start()
+
+    def make_steps(*steps: int) -> list[int | None]:
+        for step in steps:
+            for rank in (0, 1):
+                sample = Sample(rank=rank, step=step, time_s=float(step), loss=2.0)
+                job.report(rank, samples=(sample,))
+        return [e.step for e in job.entries("incident_end") if e.rule == "recovery_time"]
+
+    job.report(1, finding("non_finite", 1, step=11))
+    assert make_steps(12, 13) == []
+    schedule(job)
+    come_back(job, 0, 1)
+    assert make_steps(10, 11) == []
+    assert make_steps(12, 13) == [12]
+    (line,) = (e for e in job.entries("incident_end") if e.rule == "recovery_time")
+    assert line.evidence["fault"] == "non_finite"
+    assert 0.0 <= line.evidence["seconds"] < 60.0
+
+
 @pytest.mark.parametrize(("rank", "num_decisions"), [(0, 2), (1, 1)])
 def test_only_what_is_new_leads_to_another_rollback(start, rank, num_decisions):
     """
