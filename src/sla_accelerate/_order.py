@@ -71,6 +71,8 @@ class Course:
         self.expected = expected
         self.offset = 0
         """Batches that the sampler itself leaves out at its start."""
+        self.is_idle = False
+        """Whether nothing is to be fetched for now."""
         self.sums: dict[int, int] = {}
         """Check sums of the order before each batch that the loop may get next."""
 
@@ -89,6 +91,8 @@ class Course:
         Raises:
             DataOrderError: If what comes before the first batch differs from before.
         """
+        if self.is_idle:
+            return
         # A sampler that leaves out the start itself does not show its order.
         total = self.expected if self.offset else 0
         place = self.offset * self.factor

@@ -11,6 +11,7 @@ one is fetched again, and to those at the checkpoint before anything else is dra
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
@@ -43,6 +44,7 @@ class LoaderTrack:
         self._start: Noise | None = None
         self._fetch: Noise | None = None
         self._generators: tuple[Tensor, ...] = ()
+        self._is_reused = False
 
     def position(self, loader: Any) -> Plan:
         """Where the loader is; what :attr:`plan` needs to go on from here."""
@@ -59,6 +61,7 @@ class LoaderTrack:
             self._fetch,
             seeds=seeds,
             is_at_end=bool(loader.end_of_dataloader),
+            is_reused=self._is_reused,
         )
 
     def begin(self, epoch: int, plan: Plan | None, *, factor: int, offset: int) -> None:
@@ -88,8 +91,9 @@ class LoaderTrack:
         assert self._course is not None
         return self._course
 
-    def note_start(self, loader: Any, plan: Plan | None) -> None:
+    def note_start(self, loader: Any, plan: Plan | None, *, is_reused: bool) -> None:
         """The states before the pass are in place."""
+        self._is_reused = is_reused
         if plan is None or plan.start is None:
             self._start = _noise.capture()
             self._generators = tuple(each.get_state() for each in generators_of(loader))
@@ -120,10 +124,19 @@ class Fetches:
         self._draws = Draws()
         self._num_fetched = 0
         self._number = 0
+        base = loader.base_dataloader
+        is_reused = getattr(base, "_iterator", None) is not None
         if plan is not None and plan.start is not None:
+            if plan.is_reused and not is_reused and base.persistent_workers:
+                self._start_workers(loader)
+                is_reused = True
             _noise.restore(plan.start)
             set_sources(loader, plan)
-        track.note_start(loader, plan)
+            if is_reused and not plan.is_reused:
+                # As the loader does when it starts its workers.
+                torch.empty((), dtype=torch.int64).random_(generator=base.generator)
+            is_reused = plan.is_reused
+        track.note_start(loader, plan, is_reused=is_reused)
         # A loader that keeps its own state has been put where it belongs by the host.
         is_stream = isinstance(loader.dataset, IterableDataset)
         self._drops = is_stream and not loader.use_stateful_dataloader
@@ -146,6 +159,14 @@ class Fetches:
         plan, self._plan = self._plan, None
         if plan is not None and plan.now is not None:
             _noise.restore(plan.now)
+
+    def _start_workers(self, loader: Any) -> None:
+        """Lets the loader start its workers, with nothing to fetch: they begin a pass anew
+        in another way than they were started."""
+        course = self._track.course()
+        course.is_idle = True
+        self._begin(loader)
+        course.is_idle = False
 
     def _begin(self, loader: Any) -> Iterator[Any]:
         base = loader.base_dataloader

@@ -39,6 +39,9 @@ class Plan(NamedTuple):
     is_at_end: bool = False
     """Whether the pass had nothing left."""
 
+    is_reused: bool = False
+    """Whether the loader's worker processes were there before the pass."""
+
 
 def generators_of(loader: Any) -> list[torch.Generator]:
     """The generators that a loader and its samplers have for themselves."""
@@ -81,6 +84,7 @@ def to_plain(plan: Plan) -> dict[str, Any]:
         "fetch": None if plan.fetch is None else _noise.to_plain(plan.fetch),
         "seeds": list(plan.seeds),
         "is_at_end": plan.is_at_end,
+        "is_reused": plan.is_reused,
     }
 
 
@@ -96,6 +100,7 @@ def from_plain(plain: dict[str, Any]) -> Plan:
         fetch=None if fetch is None else _noise.from_plain(fetch),
         seeds=tuple(plain["seeds"]),
         is_at_end=plain["is_at_end"],
+        is_reused=plain["is_reused"],
     )
 
 

@@ -139,14 +139,14 @@ class Checkpoints:
                 self._restore(watch, choice, **options)
                 return choice.path
             if input_dir is not None:
-                watch.session.note("This run has no checkpoint yet: it starts from the beginning.")
+                self._say(watch, "This run has no checkpoint yet: it starts from the beginning.")
                 return None
         path = self._named(watch, input_dir)
         manifest = self.shelf(watch).check(path)
-        if manifest is None and self._accelerator.is_main_process:
-            message = f"{path} was not saved under the contract, so it is loaded not verified."
-            watch.session.note(message)
-            _log.warning(message)
+        if manifest is None:
+            self._say(
+                watch, f"{path} was not saved under the contract: it is loaded, not verified."
+            )
         saved = self._restorer.load(watch.session.peers, path, manifest, self._settings, options)
         self._go_on(watch, saved, is_rollback=False)
         return path
@@ -188,24 +188,20 @@ class Checkpoints:
         step = self._agree(watch, "step of a checkpoint", -1 if saved is None else saved.step)
         (watch.go_back if is_rollback else watch.resume)(step, detectors)
         if not loaded.has_noise:
-            message = (
-                f"{loaded.path} has no random_states_{self._accelerator.process_index}.pkl: the "
-                "generators of this rank stay as they are."
-            )
-            _log.warning(message)
-            watch.session.note(message, step=step)
+            name = f"random_states_{self._accelerator.process_index}.pkl"
+            message = f"{loaded.path} has no {name}: this rank's generators stay as they are."
+            self._say(watch, message, is_from_each=True)
         if not loaded.is_ours:
             return
         reason = self._positions.apply(
             loaded.position, world_size=self._accelerator.num_processes, step=step
         )
         if reason:
-            message = (
+            self._say(
+                watch,
                 f"The data position of {loaded.path} is not used: {reason}. The loaders begin "
-                "where the loop lets them begin."
+                "where the loop lets them begin.",
             )
-            _log.warning(message)
-            watch.session.note(message, step=step)
 
     def _named(self, watch: LoopWatch, input_dir: Any) -> Path:
         """A checkpoint that is taken whether or not it was saved under the contract."""
@@ -258,6 +254,12 @@ class Checkpoints:
             is_healthy=watch.is_healthy,
             with_content=self._settings.verify == "content",
         )
+
+    def _say(self, watch: LoopWatch, message: str, *, is_from_each: bool = False) -> None:
+        """Says something to people and to the ledger; once, unless it is about one rank."""
+        if is_from_each or self._accelerator.is_main_process:
+            _log.warning(message)
+            watch.session.peers.record("notice", message)
 
     def _agree(self, watch: LoopWatch, topic: str, value: Any) -> Any:
         """Collective. Rank 0's value on all ranks: what one of them sees on its disk or in

@@ -1,6 +1,7 @@
 """From the host to the recorder: phases, losses and step boundaries of one loop."""
 
 import contextlib
+import logging
 import math
 from collections.abc import Callable, Iterator
 from time import monotonic_ns
@@ -24,6 +25,9 @@ from slav1.torch_signals import WARMUP_STEPS, LossReader, non_finite_flags
 
 _DATA, _FORWARD, _BACKWARD = int(Phase.DATA), int(Phase.FORWARD), int(Phase.BACKWARD)
 _OPTIMIZER, _BETWEEN, _EVALUATION = int(Phase.OPTIMIZER), int(Phase.BETWEEN), int(Phase.EVALUATION)
+
+
+_log = logging.getLogger("sla_accelerate")
 
 
 class NoWayBackError(Exception):
@@ -310,9 +314,9 @@ class LoopWatch:
             self._due, was_due = self.session.decision(), self._due is not None
             if not was_due and self.positions is not None and self.positions.trains_with_loader:
                 return
-            self.session.stop_instead(
-                "The run can't be rolled back: the loop does not train with batches of a "
-                "prepared loader, one or more for each step, so they can't be set back. It stops."
+            self._stop_instead(
+                "the loop does not train with batches of a prepared loader, one or more for each "
+                "step, so they can't be set back."
             )
         self._stop(action)
 
@@ -326,9 +330,14 @@ class LoopWatch:
             with self.aside(Phase.CHECKPOINT):
                 roll_back(self, decision)
         except (NoWayBackError, CheckpointError) as error:
-            self.session.stop_instead(f"The run can't be rolled back and stops: {error}")
-            self._due = None
+            self._stop_instead(str(error))
             self._stop(Action.STOP)
+
+    def _stop_instead(self, reason: str) -> None:
+        message = f"The run can't be rolled back and stops instead: {reason}"
+        _log.error(message)
+        self._due = None
+        self.session.stop_instead(message)
 
     def _stop(self, action: Action) -> None:
         self.stopped_at = self.step

@@ -2,23 +2,22 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState, GradientState, PartialState
 from accelerate.utils import ProjectConfiguration
-from torch import nn
 
-from sla_accelerate import SLAAccelerator, _runs, _side_file
-from slav1.contract import Contract
+from sla_accelerate import LoadFailedError, SLAAccelerator, _runs, _side_file
+from slav1.checkpoint import CheckpointDamagedError, NoGoodCheckpointError, SaveFailedError
+from slav1.ledger import read_ledger
 from slav1.recorder.ring import read_ring_file
 
-UNWATCHED = Contract.level("L1").override(monitor={"kind": "off"})
-WATCHED = Contract.level("L1").override(monitor={"kind": "thread"})
+from ._counting import UNWATCHED, WATCHED, prepared, start_afresh, trained, with_contract
 
 
 @pytest.fixture(autouse=True)
@@ -26,42 +25,6 @@ def _fresh() -> Iterator[None]:
     """Accelerate shares its state among all objects of a process; so do we."""
     yield
     start_afresh()
-
-
-def start_afresh() -> None:
-    """As in a new process."""
-    _runs.end(None)
-    for state in (AcceleratorState, PartialState, GradientState):
-        state._shared_state.clear()
-
-
-def prepared(accelerator: Accelerator) -> tuple[nn.Linear, Callable[[], None]]:
-    """A model whose weight counts its steps, and what makes one step."""
-    model = nn.Linear(1, 1, bias=False)
-    nn.init.zeros_(model.weight)
-    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0))
-
-    def step() -> None:
-        accelerator.backward(-model(torch.ones(1, 1)).sum())
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return model, step
-
-
-def trained(accelerator: Accelerator, *, num_steps: int, load: Path | None = None) -> nn.Linear:
-    """Trains such a model, after loading if asked."""
-    model, step = prepared(accelerator)
-    if load is not None:
-        accelerator.load_state(load)
-    for _ in range(num_steps):
-        step()
-    return model
-
-
-def with_contract(folder: Path, contract: Contract = UNWATCHED, **settings: Any) -> SLAAccelerator:
-    """An accelerator under contract."""
-    return SLAAccelerator(contract=contract, run_dir=str(folder / "runs"), cpu=True, **settings)
 
 
 @pytest.mark.smoke
@@ -173,22 +136,250 @@ def test_detectors_go_on_from_their_memories(tmp_path):
     assert json.loads(json.dumps(again)) == saved["detectors"]
 
 
-def test_the_hosts_own_numbering_works(tmp_path):
+def numbered(folder: Path, total_limit: int | None = None, **settings: Any) -> SLAAccelerator:
+    """An accelerator with automatic naming."""
+    naming = ProjectConfiguration(
+        project_dir=str(folder), automatic_checkpoint_naming=True, total_limit=total_limit
+    )
+    return with_contract(folder, project_config=naming, **settings)
+
+
+def saved_steps(folder: Path) -> dict[int, int]:
+    """The step in each numbered folder, by number."""
+    return {
+        int(path.name.removeprefix("checkpoint_")): json.loads(
+            (path / _side_file.NAME).read_text()
+        )["step"]
+        for path in (folder / "checkpoints").iterdir()
+    }
+
+
+def flip_a_bit(path: Path) -> None:
+    """Damages a file without changing its length."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def save_each_step(accelerator: SLAAccelerator, num_steps: int) -> torch.nn.Linear:
+    """Trains and saves after every step."""
+    model, step = prepared(accelerator)
+    for _ in range(num_steps):
+        step()
+        accelerator.save_state()
+    return model
+
+
+def rejections(folder: Path) -> list[str]:
+    """What the ledgers of all runs say about checkpoints that are not used."""
+    ledgers = (folder / "runs").glob("*/ledger.jsonl")
+    found = [entry for ledger in ledgers for entry in read_ledger(ledger)]
+    return [entry.message for entry in found if entry.kind == "checkpoint_rejected"]
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("safe", [True, False])
+def test_the_hosts_own_numbering_works(tmp_path, safe):
     """
-    With automatic naming the state lies in the folder that the host chose, and is read
-    from the newest one.
+    With automatic naming the state lies in the folder that the host would choose, as
+    safetensors or pickle, and is read from the newest one; nothing else lies among them,
+    so that the host alone finds the same.
     """
-    naming = ProjectConfiguration(project_dir=str(tmp_path), automatic_checkpoint_naming=True)
-    first = with_contract(tmp_path, project_config=naming)
+    first = numbered(tmp_path)
     model, step = prepared(first)
     for _ in range(2):
         step()
-        first.save_state()
+        first.save_state(safe_serialization=safe)
     step()
 
-    first.load_state()
+    loaded = first.load_state()
 
-    folders = sorted((tmp_path / "checkpoints").iterdir())
-    steps = [json.loads((folder / _side_file.NAME).read_text())["step"] for folder in folders]
-    assert steps == [0, 1]
+    assert saved_steps(tmp_path) == {0: 0, 1: 1}
+    assert (loaded / "model.safetensors").exists() is safe
     assert model.weight.item() == 2.0
+    start_afresh()
+    naming = ProjectConfiguration(project_dir=str(tmp_path), automatic_checkpoint_naming=True)
+    model, _ = prepared(alone := Accelerator(cpu=True, project_config=naming))
+    alone.load_state()
+    assert model.weight.item() == 2.0
+
+
+def test_rotation_keeps_the_only_good_checkpoint(tmp_path):
+    """
+    PC-01: limit 2, three saves, the newest is damaged, a new process saves once. The good
+    one is still there, since the damaged one does not count, and the numbers go on; once
+    there are two good ones that are newer, both go.
+    """
+    save_each_step(numbered(tmp_path, total_limit=2), 3)
+    assert saved_steps(tmp_path) == {1: 1, 2: 2}
+    flip_a_bit(tmp_path / "checkpoints" / "checkpoint_2" / "optimizer.bin")
+    start_afresh()
+
+    second = numbered(tmp_path, total_limit=2)
+    save_each_step(second, 1)
+    kept = saved_steps(tmp_path)
+    save_each_step(second, 1)
+
+    assert kept == {1: 1, 2: 2, 3: 0}
+    assert sorted(saved_steps(tmp_path)) == [3, 4]
+
+
+@pytest.mark.parametrize(("total_limit", "kept"), [(None, 5), (0, 2), (1, 2), (3, 3)])
+def test_a_limit_never_leaves_less_than_two_good_ones(tmp_path, total_limit, kept):
+    """
+    No limit keeps all; 0 means to the host "just the new one", not "none"; and damage to
+    the newest must leave one to go on from, so the two newest good ones always stay.
+    """
+    save_each_step(numbered(tmp_path, total_limit=total_limit), 5)
+
+    assert sorted(saved_steps(tmp_path)) == list(range(5))[-kept:]
+
+
+@pytest.mark.parametrize("how", ["missing", "size", "digest", "other step"])
+@pytest.mark.parametrize("ask", [None, "last_good"])
+def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, how, ask):
+    """
+    PC-02: a member is missing, cut, changed, or that of another step. The checkpoint before
+    is loaded, one message names what was wrong, and the damaged folder is kept.
+    """
+    save_each_step(numbered(tmp_path), 3)
+    newest = tmp_path / "checkpoints" / "checkpoint_2"
+    member = newest / "optimizer.bin"
+    if how == "missing":
+        member.unlink()
+    elif how == "size":
+        member.write_bytes(member.read_bytes()[: member.stat().st_size // 2])
+    elif how == "digest":
+        flip_a_bit(member)
+    else:
+        member = newest / "model.safetensors"
+        shutil.copy(newest.with_name("checkpoint_1") / member.name, member)
+    start_afresh()
+
+    second = numbered(tmp_path)
+    model, step = prepared(second)
+    loaded = second.load_state(ask)
+    step()
+    second.save_state()
+
+    assert loaded.name == "checkpoint_1"
+    assert model.weight.item() == 3.0
+    (message,) = rejections(tmp_path)
+    check = "digest" if how == "other step" else how
+    assert "checkpoint_2" in message and member.name in message and f"(check: {check})" in message
+    aside = list((tmp_path / ".sla-checkpoints").iterdir())
+    assert [path.name for path in aside] == [".rejected-checkpoint_2"]
+    assert saved_steps(tmp_path) == {0: 0, 1: 1, 3: 2}
+
+
+def test_nothing_of_a_checkpoint_that_can_not_be_loaded_is_loaded(tmp_path):
+    """
+    A damaged one that is named, one with another number of registered objects, and one
+    whose generators the host skips in silence: each is an error that says what is wrong,
+    and but for the last, model and optimizer stay as they were.
+    """
+    first = with_contract(tmp_path)
+    trained(first, num_steps=3)
+    for name in ("damaged", "objects", "noise"):
+        first.save_state(tmp_path / name)
+    start_afresh()
+    flip_a_bit(tmp_path / "damaged" / "optimizer.bin")
+    noise = tmp_path / "noise" / "random_states_0.pkl"
+    noise.write_bytes(noise.read_bytes()[:100])
+    (tmp_path / "noise" / "sla_manifest.json").unlink()
+
+    second = with_contract(tmp_path)
+    model, step = prepared(second)
+    step()
+    with pytest.raises(CheckpointDamagedError, match=r"optimizer\.bin"):
+        second.load_state(tmp_path / "damaged")
+    with pytest.raises(LoadFailedError, match=r"random_states_0\.pkl") as unread:
+        second.load_state(tmp_path / "noise")
+    model.weight.data.fill_(1.0)
+    second.register_for_checkpointing(torch.nn.Linear(1, 1))
+    with pytest.raises(LoadFailedError, match="1 are registered") as uncounted:
+        second.load_state(tmp_path / "objects")
+
+    assert (unread.value.is_touched, uncounted.value.is_touched) == (True, False)
+    assert model.weight.item() == 1.0
+
+
+def test_last_good_needs_one_that_verifies_or_none_at_all(tmp_path):
+    """
+    The first start of a script with load_state("last_good") begins from scratch; if there
+    are checkpoints and none verifies, it is an error instead.
+    """
+    first = numbered(tmp_path)
+    assert first.load_state("last_good") is None
+    with pytest.raises(FileNotFoundError, match="last_good"):
+        first.load_state()
+    save_each_step(first, 2)
+    start_afresh()
+    for path in (tmp_path / "checkpoints").iterdir():
+        flip_a_bit(path / "model.safetensors")
+
+    with pytest.raises(NoGoodCheckpointError, match="checkpoint_0"):
+        trained(numbered(tmp_path), num_steps=0, load="last_good")
+
+
+def test_a_failed_save_leaves_what_was_there_and_training_goes_on(tmp_path):
+    """
+    A full disk in the middle of a save over the same name: the old content stays, the run
+    goes on, and only the third failure in a row ends it, with the reason.
+    """
+    first = with_contract(tmp_path)
+    model, step = prepared(first)
+    step()
+    first.save_state(tmp_path / "last")
+
+    def full(models: Any, weights: Any, folder: str) -> None:
+        (Path(folder) / "half").write_bytes(b"x" * 100)
+        raise OSError(28, "No space left on device")
+
+    handle = first.register_save_state_pre_hook(full)
+    outcomes = []
+    for _ in range(2):
+        step()
+        outcomes.append(first.save_state(tmp_path / "last"))
+    with pytest.raises(SaveFailedError, match="No space left"):
+        first.save_state(tmp_path / "last")
+    handle.remove()
+
+    assert outcomes == [None, None]
+    assert first.load_state(tmp_path / "last") == tmp_path / "last"
+    assert model.weight.item() == 1.0
+    assert [path.name for path in tmp_path.iterdir() if ".sla" in path.name] == []
+    assert len(rejections(tmp_path)) == 3
+
+
+def test_a_state_that_is_not_finite_is_never_the_last_good_one(tmp_path):
+    """
+    PC-17: weights that became NaN are saved if the loop says so, and never chosen.
+    """
+    first = numbered(tmp_path)
+    model = save_each_step(first, 2)
+    model.weight.data.fill_(float("nan"))
+    first.save_state()
+
+    assert first.load_state("last_good").name == "checkpoint_1"
+    assert sorted(saved_steps(tmp_path)) == [0, 1, 2]
+
+
+def test_contents_are_compared_with_what_was_in_memory(tmp_path):
+    """
+    At level ``content`` every tensor in the files is the one that was in memory, or the
+    save does not count.
+    """
+    first = with_contract(tmp_path, UNWATCHED.override(checkpoint={"verify": "content"}))
+    _, step = prepared(first)
+    step()
+    assert first.save_state(tmp_path / "good") == tmp_path / "good"
+    step()
+
+    def change(models: Any, weights: list[dict[str, torch.Tensor]], folder: str) -> None:
+        weights[0]["weight"] = weights[0]["weight"] + 1
+
+    first.register_save_state_pre_hook(change)
+    assert first.save_state(tmp_path / "bad") is None
+    assert not (tmp_path / "bad").exists()
+    assert "weight has other contents" in rejections(tmp_path)[0]
