@@ -18,7 +18,7 @@ from slav1.checkpoint._line import LEADER, Commit, Line
 from slav1.checkpoint._meeting import StageError, together
 from slav1.checkpoint._names import beside, sidecar_of
 from slav1.checkpoint._seal import flush_own_machine, seal, share_out
-from slav1.checkpoint._state import StateFacts, look_at
+from slav1.checkpoint._state import FiniteCheck, StateFacts, look_at
 from slav1.checkpoint.digests import Digest
 from slav1.checkpoint.errors import SaveFailedError
 from slav1.checkpoint.facts import SaveFacts
@@ -88,23 +88,25 @@ class Save:
         self._judge(begun)
         assert self._staging is not None
         staging = self._staging
+        finite = FiniteCheck(self._facts)
         self._stage("write", lambda: self._call(staging))
         # Only now has every rank written: what lies there is all that there will be.
-        seen = self._stage("list", self._list)
+        seen = self._stage("list", lambda: self._list(finite))
+        doubt = _doubt(begun, seen)
         sealed = self._stage("seal", lambda: self._seal(seen))
         members = {
             name: Digest(**digest) for one in sealed for name, digest in one["members"].items()
         }
         if self._line.settings.verify == "content":
             self._prove_content(sealed, state)
-        manifest = self._manifest(begun, members)
+        manifest = self._manifest(begun, members, is_healthy=not doubt)
         self._stage("commit", lambda: self._commit(manifest))
         return Commit(
             path=self._path,
             step=manifest.step,
             manifest=manifest,
             is_healthy=manifest.is_healthy,
-            doubt=_doubt(begun),
+            doubt=doubt,
             seconds=self._seconds,
         )
 
@@ -130,7 +132,6 @@ class Save:
             "kind": self._facts.kind,
             "replicas": state.replicas,
             "content": state.content,
-            "non_finite": state.non_finite,
             "is_healthy": self._facts.is_healthy,
         }
         if self._line.is_leader:
@@ -203,10 +204,10 @@ class Save:
         # What the host returns is its own affair, and may be nothing that can be sent.
         self._write(staging)
 
-    def _list(self) -> dict[str, Any]:
-        """What this rank sees of what all have written."""
+    def _list(self, finite: FiniteCheck) -> dict[str, Any]:
+        """What this rank sees of what all have written, and thinks of what it handed over."""
         assert self._staging is not None
-        mine: dict[str, Any] = {"host": socket.gethostname()}
+        mine: dict[str, Any] = {"host": socket.gethostname(), "non_finite": finite.result()}
         if os.path.lexists(self._staging):
             sizes = self._sizes()
             mine |= {"num": len(sizes), "bytes": sum(sizes.values())}
@@ -268,7 +269,9 @@ class Save:
 
     # -- commit -------------------------------------------------------------------------------
 
-    def _manifest(self, begun: list[dict[str, Any]], members: dict[str, Digest]) -> Manifest:
+    def _manifest(
+        self, begun: list[dict[str, Any]], members: dict[str, Digest], *, is_healthy: bool
+    ) -> Manifest:
         leader = begun[LEADER]
         return Manifest(
             run=self._line.run,
@@ -278,7 +281,7 @@ class Save:
             sequence=leader["sequence"],
             attempt=self._line.attempt,
             world_size=self._line.peers.world_size,
-            is_healthy=not _doubt(begun),
+            is_healthy=is_healthy,
             verify=self._line.settings.verify,
             digest=self._line.settings.digest,
             members=dict(sorted(members.items())),
@@ -334,9 +337,9 @@ class Save:
         return together(self._line.peers, topic, timed, limit_s=self._line.settings.limit_s)
 
 
-def _doubt(begun: list[dict[str, Any]]) -> str:
+def _doubt(begun: list[dict[str, Any]], seen: list[dict[str, Any]]) -> str:
     """Why the state is not healthy; '' if it is."""
-    for rank, one in enumerate(begun):
+    for rank, one in enumerate(seen):
         if one["non_finite"]:
             return f"{one['non_finite']} on rank {rank} holds numbers that are not finite."
     ranks = [rank for rank, one in enumerate(begun) if not one["is_healthy"]]
