@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -14,12 +15,12 @@ from sla_lightning.position import Position
 from sla_lightning.resume import Resume, checkpoint_folders
 from sla_lightning.rollback import Rollback
 from sla_lightning.telemetry import FitWatch
-from slav1.checkpoint import PeersMissingError, Shelf
+from slav1.checkpoint import Disk, PeersMissingError, Shelf
 from slav1.checkpoint.shelf import OWN_FOLDER
 from slav1.session import RunSettings, Session, join
 from slav1.session.rendezvous import job_rendezvous
 from slav1.session.settings_source import resolve
-from slav1.testing import planned_faults
+from slav1.testing import Faults, planned_faults
 
 STATE_VERSION = 2
 """Version of what the callback keeps in a checkpoint."""
@@ -67,6 +68,7 @@ class WatchedFit:
             run_folder=self.session.run_folder,
             attempt=self.session.attempt,
             roots=checkpoint_folders(trainer),
+            disk=None if faults is None else self._failing_disk(faults),
         )
         self.guard = CheckpointGuard(trainer, self.session, shelf, self._settings)
         self._rollback = Rollback(trainer, self.session, shelf, self.guard, self._take_up)
@@ -95,6 +97,15 @@ class WatchedFit:
             ),
             job_rendezvous(),
         )
+
+    def _failing_disk(self, faults: Faults) -> Disk:
+        """A disk that does to checkpoints what is planned for this rank."""
+
+        def damage(path: Path) -> None:
+            step = self._trainer.global_step - 1
+            faults.checkpoint(path, step)
+
+        return Disk(after_flush=damage)
 
     def _drive(self, shelf: Shelf) -> None:
         """Takes the host's wheel, as far as this version of it can be driven."""

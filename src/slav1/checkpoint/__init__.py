@@ -1,5 +1,6 @@
 """Checkpoints that are proved before they count: written aside, read back, voted on, kept."""
 
+from slav1.checkpoint._disk import Disk
 from slav1.checkpoint._line import Choice, Commit
 from slav1.checkpoint.digests import Digest, digest_file
 from slav1.checkpoint.errors import (
@@ -23,6 +24,7 @@ __all__ = [
     "Choice",
     "Commit",
     "Digest",
+    "Disk",
     "Manifest",
     "ManifestError",
     "NoGoodCheckpointError",

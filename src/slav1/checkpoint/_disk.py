@@ -22,10 +22,17 @@ class Disk:
 
     Args:
         flush: Brings what an open file holds to the medium; fails with :class:`OSError`.
+        after_flush: Told of a file that was flushed, before it is read back; None for
+            nobody. Fault injection damages files here, as a failing disk does.
     """
 
-    def __init__(self, flush: Callable[[int], None] = os.fsync) -> None:
+    def __init__(
+        self,
+        flush: Callable[[int], None] = os.fsync,
+        after_flush: Callable[[Path], None] | None = None,
+    ) -> None:
         self._flush = flush
+        self._after_flush = after_flush
 
     def write(self, path: Path, data: bytes) -> None:
         """Writes a small file anew; not yet flushed."""
@@ -48,6 +55,11 @@ class Disk:
             self._flush(file)
         finally:
             os.close(file)
+
+    def is_flushed(self, path: Path) -> None:
+        """Says that a file is on the medium, from where it is about to be read."""
+        if self._after_flush is not None:
+            self._after_flush(path)
 
     def rename(self, old: Path, new: Path) -> None:
         """Gives a file or folder another name; an existing file ``new`` is replaced."""

@@ -36,6 +36,7 @@ def seal(path: Path, level: Level, algorithm: Algorithm, disk: Disk) -> Digest:
         flushed = pool.submit(disk.fsync, path)
         in_memory = digest_file(path, algorithm)
         flushed.result()
+    disk.is_flushed(path)
     if level == "bytes":
         return in_memory
     on_medium = digest_file(path, algorithm, from_medium=True)

@@ -47,7 +47,7 @@ class Story:
     """Time from the start of the step that was hit to that breach, in seconds."""
 
     decision: Entry | None
-    """First decision."""
+    """First decision about what training does."""
 
     decided_after_s: float | None
     """Time from the start of the step that was hit to the decision, in seconds."""
@@ -91,7 +91,7 @@ def tell(scenario: Scenario, entries: Sequence[Entry], ending: Ending, *, num_ra
     breaches = [entry for entry in entries if entry.kind == "breach"]
     found = next((entry for entry in entries if _is_meant(scenario, entry)), None)
     recovered = next((entry for entry in entries if _tells_of_recovery(entry)), None)
-    decision = next((entry for entry in entries if entry.kind == "decision"), None)
+    decision = next((entry for entry in entries if _decides_on_training(entry)), None)
     acted_at = _steps_of_actions(entries)
     problems = [
         *_problems_of_finding(scenario, found, num_ranks),
@@ -132,6 +132,11 @@ def _is_meant(scenario: Scenario, entry: Entry) -> bool:
         return entry.mode == "enforce"
     is_early = entry.step is not None and entry.step < (scenario.step or 0)
     return entry.rule in (scenario.rule, None) and not is_early
+
+
+def _decides_on_training(entry: Entry) -> bool:
+    # Writers that are slowed down are none of training's business.
+    return entry.kind == "decision" and entry.action != "throttle_io"
 
 
 def _tells_of_recovery(entry: Entry) -> bool:

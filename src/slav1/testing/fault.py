@@ -60,7 +60,6 @@ KINDS: Mapping[str, Kind] = {
     "corrupt": _kind(
         "one bit of the next checkpoint flips on its way to the disk", "steps", rank=0
     ),
-    "rot": _kind("one bit of the next checkpoint flips once it is committed", "steps", rank=0),
 }
 """Every kind of fault, by name."""
 
@@ -91,8 +90,7 @@ class Fault:
     steps: int = 1
     """Number of steps that are hit; :data:`EVERY_STEP` for all from ``step`` on. A step
     that is repeated after a rollback counts again, so what was bad data is not bad for
-    ever. ``corrupt`` and ``rot``: number of checkpoints, from the first one that holds
-    ``step``."""
+    ever. ``corrupt``: number of checkpoints, from the first one that holds ``step``."""
 
     where: str = "forward"
     """Point of the step at which a rank is slowed, stopped or ended."""

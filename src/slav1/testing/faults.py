@@ -114,22 +114,15 @@ class Faults:
         """Whether this rank has no batch left for a step."""
         return self._any_acts("uneven", step)
 
-    def damages_checkpoints(self) -> bool:
-        """Whether :meth:`checkpoint` has anything to do in this run."""
-        return any(fault.kind in ("corrupt", "rot") for fault in self.planned)
-
-    def checkpoint(self, path: Path, step: int, *, is_committed: bool) -> None:
-        """Flips one bit of a checkpoint if that is planned.
+    def checkpoint(self, path: Path, step: int) -> None:
+        """Flips one bit of a file that was just written if ``corrupt`` is planned.
 
         Args:
-            path: File or folder of the checkpoint.
-            step: Last optimizer step that it holds.
-            is_committed: Whether it is a checkpoint already (``rot``), or is still to be
-                read back (``corrupt``).
+            path: The file, on the disk and still to be read back.
+            step: Last optimizer step that its checkpoint holds.
         """
-        kind = "rot" if is_committed else "corrupt"
         for index, fault in enumerate(self.planned):
-            is_due = fault.kind == kind and step >= fault.step
+            is_due = fault.kind == "corrupt" and step >= fault.step
             if is_due and (fault.steps == EVERY_STEP or self._num_acted[index] < fault.steps):
                 self._num_acted[index] += 1
                 _log.warning("Rank %d: injecting %s into %s", self._rank, fault, path)
