@@ -22,7 +22,7 @@ from slav1.coordinator.throttling import Throttling
 from slav1.decision import Action
 from slav1.ledger import Kind
 from slav1.policy import available, judge
-from slav1.sample import Pulse, Round, Save
+from slav1.sample import Pulse, Round
 
 BEAT_EVERY_S = 1.0
 """Pause between two signs of life to the nodes, in seconds."""
@@ -182,9 +182,8 @@ class Coordinator:
 
         def is_over(rule: str, of_rank: int | None) -> bool:
             watches = self._contract.rules[rule].detector.WATCHES
-            # Neither a process nor a disk has changed because training went back.
-            is_of_steps = not {Pulse, Save} & set(watches)
-            return is_of_steps and (is_first if Round in watches else of_rank == rank)
+            is_of_all = Round in watches
+            return Pulse not in watches and (is_first if is_of_all else of_rank == rank)
 
         self._journal.end_incidents(is_over, step, f"Training went back to step {step}.")
 

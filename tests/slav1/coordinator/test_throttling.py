@@ -22,6 +22,11 @@ def tell(job: Job, kind: str, times: int = 1, **evidence: Any) -> None:
         job.hear(0, messages.RankNote(rank=0, step=7, message="x", kind=kind, evidence=evidence))
 
 
+def go_back(job: Job) -> None:
+    for rank in (0, 1):
+        job.hear(rank, messages.RankWentBack(rank=rank, to_step=3, state=None))
+
+
 def orders(job: Job) -> list[tuple[int, int]]:
     return [(node, order.percent) for node, order in job.of_kind(messages.Throttle)]
 
@@ -70,11 +75,12 @@ def test_a_checkpoint_that_is_passed_over_is_no_failed_save(job):
 def test_a_way_back_changes_no_disk(job):
     """
     What is known about the disk survives a rollback: two failures after it complete the three
-    before it.
+    before it, and the incident that they open outlasts the next rollback.
     """
     tell(job, "checkpoint_rejected", 3, num_failed_in_row=1)
-    for rank in (0, 1):
-        job.hear(rank, messages.RankWentBack(rank=rank, to_step=3, state=None))
+    go_back(job)
     tell(job, "checkpoint_rejected", 2, num_failed_in_row=1)
+    go_back(job)
 
     assert orders(job) == [(0, 60), (1, 60)]
+    assert not job.entries("incident_end")

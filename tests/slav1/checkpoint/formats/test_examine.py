@@ -6,6 +6,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -256,3 +257,46 @@ def test_the_state_of_a_trainer_fits_its_folder(tmp_path):
     (path / "trainer_state.json").write_text(json.dumps({"global_step": 400}))
 
     assert "says step 400" in examine(path).damages[0].message
+
+
+@pytest.mark.parametrize("name", ["legacy", "safetensors", "dcp"])
+def test_a_file_that_grew_is_named(tmp_path, name):
+    """
+    Bytes behind the end of a file whose length is known are damage.
+    """
+    path = SAMPLES[name].make(tmp_path)
+    file = path / "__0_0.distcp" if path.is_dir() else path
+    with file.open("ab") as opened:
+        opened.write(b"x")
+
+    assert [each.file for each in examine(path).damages] == [file.name]
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+def test_a_storage_that_the_pickle_needs_is_missed(tmp_path, is_short):
+    """
+    A zip that is whole as a zip, but lacks a storage or has too little of it, is damaged.
+    """
+    whole, path = SAMPLES["torch"].make(tmp_path), tmp_path / "less.pt"
+    with zipfile.ZipFile(whole) as old, zipfile.ZipFile(path, "w") as new:
+        for info in old.infolist():
+            data = old.read(info)
+            if not info.filename.endswith("data/0"):
+                new.writestr(info.filename, data)
+            elif is_short:
+                new.writestr(info.filename, data[:-4])
+
+    (damage,) = examine(path).damages
+    assert damage.message.startswith("member data/0 ")
+
+
+def test_tensors_that_share_bytes_are_damage(tmp_path):
+    """
+    A header of safetensors that places two tensors at the same bytes fits no tensor.
+    """
+    entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+    header = json.dumps({"a": entry, "b": entry}).encode()
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+
+    assert "tensor b is not where" in examine(path).damages[0].message
