@@ -88,11 +88,6 @@ class Coordinator:
             evidence={"world_size": world_size, "num_nodes": num_nodes},
         )
 
-    @property
-    def is_deciding(self) -> bool:
-        """Whether ranks wait, or will act soon: a time to look often."""
-        return self._decisions.is_deciding
-
     def on_message(self, node: int, message: messages.FromNode, now_s: float) -> None:
         """Takes in what the monitor of ``node`` says; nothing after the end.
 

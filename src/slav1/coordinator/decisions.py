@@ -65,11 +65,6 @@ class Decisions:
         """The decision to end all processes; None if there is none."""
 
     @property
-    def is_deciding(self) -> bool:
-        """Whether ranks wait, or will act soon: a time to look often."""
-        return self._agreement is not None and self._agreement.current is not None
-
-    @property
     def stopped(self) -> Decision | None:
         """The scheduled decision that ends training; None if there is none."""
         standing = self._standing
