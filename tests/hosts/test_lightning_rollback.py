@@ -1,6 +1,5 @@
 """Rollback in Lightning, in the running process: back to the checkpoint, and on from there."""
 
-import importlib.util
 import itertools
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from torch import Tensor
 from sla_lightning import SLACallback, _compat
 from slav1.ledger import read_ledger
 
+from ._families import needs_deepspeed
 from ._runs import entries, messages, told
 
 pytestmark = [
@@ -23,22 +23,16 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning"),
 ]
 
-needs_deepspeed = pytest.mark.skipif(
-    importlib.util.find_spec("deepspeed") is None,
-    reason="DeepSpeed is not installed; docs/assumptions.md says how",
-)
 BACK = {"mode": "enforce", "action": "rollback"}
 
 
 @pytest.mark.parametrize(
     "family",
     [
-        "ddp",
         "plain_ddp",
         "fsdp2",
         "fsdp_sharded",
         "fsdp_full",
-        pytest.param("deepspeed_2", marks=needs_deepspeed),
         pytest.param("deepspeed_3", marks=needs_deepspeed),
     ],
 )

@@ -1,7 +1,6 @@
 """One callback in several trainings, threads and checkpoints."""
 
 import contextlib
-import json
 import threading
 from pathlib import Path
 from typing import Any
