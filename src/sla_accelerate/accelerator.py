@@ -3,13 +3,10 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet, ref
 
-from accelerate import Accelerator  # type: ignore[import-untyped]
-from accelerate.utils import gather_object  # type: ignore[import-untyped]
 from torch import nn
 from torch.optim import Optimizer
 
@@ -18,18 +15,18 @@ from sla_accelerate._compat import is_watched, watch_fetches
 from sla_accelerate._place import words_of_launcher
 from sla_accelerate._position import Positions
 from sla_accelerate._restore import Restorer
+from sla_accelerate._saver import Saver
 from sla_accelerate._state import HeldState
-from sla_accelerate.actions import check_on_stop
+from sla_accelerate._told import ToldAccelerator
+from sla_accelerate.actions import RollBack, check_on_stop
 from sla_accelerate.checkpoint import Checkpoints
-from sla_accelerate.telemetry import LoopWatch, RollBack
+from sla_accelerate.telemetry import LoopWatch
 from slav1.contract import Contract
 from slav1.phase import Phase
 from slav1.session.settings_source import resolve
 
-_PHASES = {"evaluation": Phase.EVALUATION, "checkpoint": Phase.CHECKPOINT}
 
-
-class SLAAccelerator(Accelerator):  # type: ignore[misc]
+class SLAAccelerator(ToldAccelerator):
     """An ``accelerate.Accelerator`` whose training is watched by a stability contract.
 
     The loop stays as it is. It measures in the trainer and judges outside of it, so a
@@ -85,6 +82,7 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
         self._sla_launcher = words_of_launcher(os.environ)
         self._sla_objects: WeakSet[nn.Module | Optimizer] = WeakSet()
         self._sla_positions = Positions()
+        self._sla_has_run = False
         super().__init__(*args, **kwargs)
         self._sla_checkpoints = self._sla_shelve(skips_bad_batches=skip_bad_batches)
 
@@ -129,19 +127,6 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
             yield positions.epoch
             positions.epoch += 1
 
-    def sla_phase(self, name: str) -> AbstractContextManager[None]:
-        """Marks something in the loop that is no part of a step and has its own limits.
-
-        Args:
-            name: ``evaluation`` or ``checkpoint``.
-
-        Raises:
-            ValueError: If it is none of these.
-        """
-        if name not in _PHASES:
-            raise ValueError(f"sla_phase must be {' or '.join(map(repr, _PHASES))}, got {name!r}.")
-        return self._sla_aside(_PHASES[name])
-
     def prepare(self, *args: Any, **kwargs: Any) -> Any:
         """As the host's; joins the run first."""
         self._sla_begin()
@@ -168,6 +153,9 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
         """As the host's; what it makes of a prepared loader is watched too."""
         skipping = super().skip_first_batches(dataloader, num_batches)
+        if hasattr(dataloader, "iteration"):
+            # Hosts up to 1.13 begin with the first epoch again.
+            skipping.iteration = dataloader.iteration
         if is_watched(dataloader):
             watch_fetches(skipping, _runs.current, origin=dataloader, offset=num_batches)
         return skipping
@@ -187,60 +175,11 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
         if self._sla_engine_steps() != num_before:
             watch.end_engine_step()
 
-    @contextmanager
-    def join_uneven_inputs(
-        self, joinables: Any, even_batches: bool | None = None
-    ) -> Iterator[None]:
-        """Collective. As the host's; when it is over all ranks count steps alike again."""
-        are_even = self.even_batches if even_batches is None else even_batches
-        watch = None if are_even else _runs.current()
-        if watch is not None:
-            watch.are_batches_uneven = True
-        with super().join_uneven_inputs(joinables, even_batches=even_batches):
-            yield
-        if watch is not None:
-            watch.step = max(gather_object([watch.step]))
-
-    def gather(self, tensor: Any) -> Any:
-        """As the host's; waiting in it is no work."""
-        with self._sla_with_peers():
-            return super().gather(tensor)
-
-    def reduce(self, *args: Any, **kwargs: Any) -> Any:
-        """As the host's; waiting in it is no work."""
-        with self._sla_with_peers():
-            return super().reduce(*args, **kwargs)
-
-    def wait_for_everyone(self) -> None:
-        """As the host's; waiting in it is no work."""
-        with self._sla_with_peers():
-            super().wait_for_everyone()
-
-    def unwrap_model(self, *args: Any, **kwargs: Any) -> Any:
-        """As the host's; a sign of life, and of an evaluation if the model is in that mode."""
-        watch = _runs.current()
-        if watch is not None:
-            watch.note_progress()
-        return super().unwrap_model(*args, **kwargs)
-
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        """As the host's; has the limits of a checkpoint."""
-        with self._sla_aside(Phase.CHECKPOINT):
-            super().save(*args, **kwargs)
-
-    def save_model(self, *args: Any, **kwargs: Any) -> None:
-        """As the host's; has the limits of a checkpoint."""
-        with self._sla_aside(Phase.CHECKPOINT):
-            super().save_model(*args, **kwargs)
-
-    def get_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """As the host's; has the limits of a checkpoint."""
-        with self._sla_aside(Phase.CHECKPOINT):
-            return super().get_state_dict(*args, **kwargs)
-
     def save_state(self, output_dir: Any = None, *args: Any, **kwargs: Any) -> Path | None:
         """Collective. As the host's, but proved: written aside, read back, voted on and only
         then a checkpoint. Older ones are removed afterwards, and never the last good ones.
+
+        Once the run is over, as after a stop, it is only written: nothing of it is proved.
 
         Returns:
             Where it lies. None if it could not be saved: what was there before is untouched,
@@ -250,6 +189,8 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
             SaveFailedError: On all ranks, if too many saves failed in a row
                 (``checkpoint.max_failed_saves``).
         """
+        if _runs.current() is None and self._sla_has_run:
+            return self._sla_checkpoints.save_unproved(output_dir, *args, **kwargs)
         watch = self._sla_begin()
         with watch.aside(Phase.CHECKPOINT):
             return self._sla_checkpoints.save(watch, output_dir, *args, **kwargs)
@@ -300,6 +241,7 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
 
     def _sla_begin(self) -> LoopWatch:
         is_new = _runs.current() is None
+        self._sla_has_run = True
         watch = _runs.begin(self, self._sla_settings, self._sla_on_stop, self._sla_launcher)
         watch.positions = self._sla_positions
         find_checkpoints = ref(self._sla_checkpoints)
@@ -308,7 +250,7 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
             checkpoints = find_checkpoints()
             return None if checkpoints is None else checkpoints.roll_back
 
-        watch.find_rollback = find_rollback
+        watch.orders.find_rollback = find_rollback
         if is_new:
             for item in self._sla_objects:
                 watch.prepared.add(item)
@@ -334,14 +276,6 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
             self._sla_begin().prepared.add(item)
         return item
 
-    def _sla_aside(self, phase: Phase) -> AbstractContextManager[None]:
-        watch = _runs.current()
-        return nullcontext() if watch is None else watch.aside(phase)
-
-    def _sla_with_peers(self) -> AbstractContextManager[None]:
-        watch = _runs.current()
-        return nullcontext() if watch is None else watch.with_peers()
-
     def _sla_shelve(self, *, skips_bad_batches: bool) -> Checkpoints:
         def held() -> HeldState:
             return HeldState(self, self._models, self._optimizers)
@@ -352,10 +286,10 @@ class SLAAccelerator(Accelerator):  # type: ignore[misc]
             held=held,
             num_custom=lambda: len(self._custom_objects),
         )
+        saver = Saver(self, save=super().save_state, held=held, positions=self._sla_positions)
         return Checkpoints(
             self,
-            save=super().save_state,
-            held=held,
+            saver=saver,
             restorer=restorer,
             settings=self._sla_settings.contract.checkpoint,
             positions=self._sla_positions,

@@ -1,9 +1,18 @@
 """Carrying decisions out in Accelerate: the user's own loop is ended, or told."""
 
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Any, Literal, Protocol, cast, get_args
 
-from slav1.decision import Action
+from sla_accelerate._position import Positions
+from slav1.checkpoint.errors import CheckpointError
+from slav1.decision import Action, Decision
+from slav1.phase import Phase
+from slav1.session import Session
+
+_log = logging.getLogger("sla_accelerate")
 
 OnStop = Literal["raise", "flag"]
 """What a stop does: raise in the user's loop, or only turn ``sla_should_stop`` on."""
@@ -41,3 +50,107 @@ def check_on_stop(on_stop: str) -> OnStop:
             "TrainingStoppedError, 'flag' only turns sla_should_stop on."
         )
     return cast("OnStop", on_stop)
+
+
+class NoWayBackError(Exception):
+    """There is nothing to roll back to."""
+
+
+class Watch(Protocol):
+    """What an order needs of the watched training; see :class:`LoopWatch`."""
+
+    session: Session
+    step: int
+    positions: Positions | None
+
+    def aside(self, phase: Phase) -> AbstractContextManager[None]: ...
+
+    def leave(self, reason: str) -> None: ...
+
+
+class RollBack(Protocol):
+    """Takes the state of all ranks back."""
+
+    def __call__(self, watch: Any, decision: Decision) -> None:
+        """Collective. Takes it back, or raises NoWayBackError or CheckpointError on all."""
+        ...
+
+
+class Orders:
+    """What the contract has told one training to do, and what of it is still to be done."""
+
+    def __init__(self, on_stop: OnStop) -> None:
+        """Starts without any.
+
+        Args:
+            on_stop: What a stop does.
+        """
+        self.due: Decision | None = None
+        """A rollback that waits until the loop asks for its next batch."""
+        self.stopped_at: int | None = None
+        """Step at whose end training was stopped; None if it was not."""
+        self.find_rollback: Callable[[], RollBack | None] = lambda: None
+        """Finds what takes the state back; returns None if nothing can."""
+        self._on_stop = on_stop
+        self._action = Action.LOG
+
+    def carry_out(self, watch: Watch, action: Action) -> None:
+        """An action is handed out at the end of a step."""
+        watch.session.confirm(watch.step)
+        if action is not Action.ROLLBACK:
+            self._stop(watch, action)
+            return
+        self.due = watch.session.decision()
+        if watch.positions is None or not watch.positions.trains_with_loader:
+            self._stop_instead(
+                watch,
+                "the loop does not train with batches of a prepared loader, so they can't be "
+                "set back.",
+            )
+
+    def roll_back(self, watch: Watch) -> None:
+        """Collective. Goes back, now that the loop has done all that belongs to its step: the
+        learning rate is set, an average taken, a metric counted."""
+        decision, roll_back = self.due, self.find_rollback()
+        assert decision is not None
+        try:
+            if roll_back is None:
+                raise NoWayBackError("the accelerator that could do it is gone.")
+            with watch.aside(Phase.CHECKPOINT):
+                roll_back(watch, decision)
+        except (NoWayBackError, CheckpointError) as error:
+            self._stop_instead(watch, str(error))
+
+    def is_back(self, watch: Watch, step: int, detectors: Any) -> None:
+        """The state is that of the end of ``step`` again."""
+        self.due = None
+        watch.session.rolled_back(step, detectors)
+
+    def give_up(self, watch: Watch) -> None:
+        """The training is left; what is still due will not be done."""
+        if self.due is not None:
+            self._tell(watch, "the loop ended before it asked for another batch.")
+
+    def stop_error(self, watch: Watch) -> TrainingStoppedError:
+        """What a loop that was stopped gets."""
+        assert self.stopped_at is not None
+        return TrainingStoppedError(
+            step=self.stopped_at, action=self._action, run_folder=watch.session.run_folder
+        )
+
+    def _stop_instead(self, watch: Watch, reason: str) -> None:
+        self._tell(watch, reason)
+        self._stop(watch, Action.STOP)
+
+    def _tell(self, watch: Watch, reason: str) -> None:
+        message = f"The run can't be rolled back and stops instead: {reason}"
+        _log.error(message)
+        self.due = None
+        watch.session.stop_instead(message)
+
+    def _stop(self, watch: Watch, action: Action) -> None:
+        self.stopped_at = watch.step
+        self._action = action
+        if self._on_stop == "raise":
+            watch.leave("finished")
+            raise self.stop_error(watch)

@@ -1,19 +1,19 @@
 """Saving and loading the state of an accelerator as checkpoints that are proved."""
 
 import logging
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sla_accelerate import _position, _side_file
+from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]
+
 from sla_accelerate._folders import NumberedFolders
 from sla_accelerate._position import Positions
 from sla_accelerate._restore import Loaded, Restorer
-from sla_accelerate._state import HeldState
-from sla_accelerate.telemetry import LoopWatch, NoWayBackError
+from sla_accelerate._saver import Saver
+from sla_accelerate.actions import NoWayBackError
+from sla_accelerate.telemetry import LoopWatch
 from slav1.checkpoint import Choice, Shelf
 from slav1.checkpoint.errors import SaveFailedError
-from slav1.checkpoint.facts import SaveFacts
 from slav1.contract.settings import CheckpointSettings
 from slav1.decision import Decision
 
@@ -30,8 +30,7 @@ class Checkpoints:
         self,
         accelerator: Any,
         *,
-        save: Callable[..., Any],
-        held: Callable[[], HeldState],
+        saver: Saver,
         restorer: Restorer,
         settings: CheckpointSettings,
         positions: Positions,
@@ -41,8 +40,7 @@ class Checkpoints:
 
         Args:
             accelerator: The accelerator.
-            save: The host's ``save_state``, bound to it.
-            held: Returns what it would save now.
+            saver: Writes all of its state into a folder.
             restorer: Loads one checkpoint into it.
             settings: Of the contract.
             positions: Where its loaders are.
@@ -51,8 +49,7 @@ class Checkpoints:
         self._skips_bad_batches = skips_bad_batches
         self._accelerator = accelerator
         self._project = accelerator.project_configuration
-        self._save = save
-        self._held = held
+        self._saver = saver
         self._restorer = restorer
         self._settings = settings
         self._positions = positions
@@ -100,9 +97,13 @@ class Checkpoints:
         if path.exists() and not path.is_dir():
             raise FileExistsError(f"{path} is a file; save_state needs the name of a folder.")
         try:
-            commit = shelf.save(path, self._writer(watch, args, options), self._facts(watch))
+            commit = shelf.save(
+                path, self._saver.writer(watch, args, options), self._saver.facts(watch)
+            )
         except SaveFailedError as error:
             self._project.iteration = number
+            if error.is_skewed or not error.has_quorum:
+                watch.session.ask_to_roll_back(error.reason, step=watch.step)
             if shelf.num_failed_in_row >= self._settings.max_failed_saves:
                 raise
             _log.warning("%s Training goes on.", error)
@@ -112,6 +113,19 @@ class Checkpoints:
             # For the host, too, 0 means to keep just the new one.
             shelf.prune(folders.root, keep=max(1, self._project.total_limit))
         return commit.path
+
+    def save_unproved(self, output_dir: Any, *args: Any, **options: Any) -> Path:
+        """Collective. Saves where no run is open any more: whole if all goes well, and never
+        taken for a good checkpoint."""
+        folders = self._folders() if self._project.automatic_checkpoint_naming else None
+        path = Path(output_dir) if folders is None else None
+        if folders is not None:
+            numbers = [folders.next_number(self._project.iteration)]
+            path = folders.path_of(broadcast_object_list(numbers)[0])
+        assert path is not None
+        _log.warning("The run is over, so %s is saved without being proved.", path)
+        self._saver.write(path, args, options)
+        return path
 
     def load(self, watch: LoopWatch, input_dir: Any, **options: Any) -> Path | None:
         """Collective. Verifies a checkpoint on all ranks and then loads it.
@@ -225,35 +239,6 @@ class Checkpoints:
     def _folders(self) -> NumberedFolders | None:
         project_dir = self._accelerator.project_dir
         return None if project_dir is None else NumberedFolders(project_dir)
-
-    def _writer(
-        self, watch: LoopWatch, args: tuple[Any, ...], options: Mapping[str, Any]
-    ) -> Callable[[Path], None]:
-        """What writes all files of a checkpoint into a folder, on this rank."""
-        rank = self._accelerator.process_index
-        detectors = watch.session.ask_state(watch.step) if rank == 0 else None
-        saved = _side_file.Saved(watch.step, detectors)
-        position = self._positions.to_plain(world_size=self._accelerator.num_processes)
-
-        def write(folder: Path) -> None:
-            naming = self._project.automatic_checkpoint_naming
-            self._project.automatic_checkpoint_naming = False
-            try:
-                self._save(str(folder), *args, **options)
-            finally:
-                self._project.automatic_checkpoint_naming = naming
-            if rank == 0:
-                _side_file.write(folder, saved)
-            _position.write(folder, rank, position)
-
-        return write
-
-    def _facts(self, watch: LoopWatch) -> SaveFacts:
-        return self._held().facts(
-            step=watch.step,
-            is_healthy=watch.is_healthy,
-            with_content=self._settings.verify == "content",
-        )
 
     def _say(self, watch: LoopWatch, message: str, *, is_from_each: bool = False) -> None:
         """Says something to people and to the ledger; once, unless it is about one rank."""

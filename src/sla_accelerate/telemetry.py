@@ -1,11 +1,10 @@
 """From the host to the recorder: phases, losses and step boundaries of one loop."""
 
 import contextlib
-import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from time import monotonic_ns
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, is_grad_enabled
 from torch.optim import Optimizer
@@ -14,9 +13,7 @@ from sla_accelerate._inject import FaultPoints
 from sla_accelerate._pace import Pace
 from sla_accelerate._position import Positions
 from sla_accelerate._prepared import Prepared
-from sla_accelerate.actions import OnStop, TrainingStoppedError
-from slav1.checkpoint.errors import CheckpointError
-from slav1.decision import Action, Decision
+from sla_accelerate.actions import OnStop, Orders, TrainingStoppedError
 from slav1.phase import Phase
 from slav1.recorder import layout
 from slav1.session import Session
@@ -25,21 +22,6 @@ from slav1.torch_signals import WARMUP_STEPS, LossReader, non_finite_flags
 
 _DATA, _FORWARD, _BACKWARD = int(Phase.DATA), int(Phase.FORWARD), int(Phase.BACKWARD)
 _OPTIMIZER, _BETWEEN, _EVALUATION = int(Phase.OPTIMIZER), int(Phase.BETWEEN), int(Phase.EVALUATION)
-
-
-_log = logging.getLogger("sla_accelerate")
-
-
-class NoWayBackError(Exception):
-    """There is nothing to roll back to."""
-
-
-class RollBack(Protocol):
-    """Takes the state of all ranks back."""
-
-    def __call__(self, watch: "LoopWatch", decision: Decision) -> None:
-        """Collective. Takes it back, or raises NoWayBackError or CheckpointError on all."""
-        ...
 
 
 class LoopWatch:
@@ -73,21 +55,16 @@ class LoopWatch:
         )
         self.step = -1
         """Step that ended last, counted from 0 over the whole run."""
-        self.stopped_at: int | None = None
-        """Step at whose end the contract stopped this training; None if it did not."""
         self.is_over = False
         """Whether nothing is recorded any more."""
         self.num_steps = 0
         """Steps this process has made."""
         self.positions: Positions | None = None
         """Where the loaders are; None if nobody needs to know."""
-        self.find_rollback: Callable[[], RollBack | None] = lambda: None
-        """Finds what takes the state back; returns None if nothing can."""
+        self.orders = Orders(on_stop)
+        """What the contract has told this training to do."""
         self.are_batches_uneven = False
         """Whether ranks may have different numbers of batches on purpose."""
-        self._on_stop = on_stop
-        self._action = Action.LOG
-        self._due: Decision | None = None
         self._keeps_batch = keeps_batch
         self._faults = None if faults is None else FaultPoints(faults, self.prepared)
         self._losses = LossReader(session.recorder)
@@ -110,8 +87,8 @@ class LoopWatch:
         if not self.is_training_fetch:
             self._step_aside(_EVALUATION)
             return True
-        if self._due is not None:
-            self._roll_back(self._due)
+        if self.orders.due is not None:
+            self.orders.roll_back(self)
         self._go_on(_DATA)
         if self._rest == _FORWARD:
             self._rest = _BETWEEN
@@ -232,7 +209,7 @@ class LoopWatch:
     @property
     def is_healthy(self) -> bool:
         """Whether nothing is known that speaks against the state in memory."""
-        return self._due is None and not self.session.command.is_deciding
+        return self.orders.due is None and not self.session.command.is_deciding
 
     def resume(self, step: int, detectors: Any) -> None:
         """The state is that of the end of ``step`` of an earlier start.
@@ -251,8 +228,8 @@ class LoopWatch:
         """The state is that of the end of ``step`` again; arguments as for :meth:`resume`."""
         self._losses.drain()
         self.step = step
-        self._flags, self._due = 0, None
-        self.session.rolled_back(step, detectors)
+        self._flags = 0
+        self.orders.is_back(self, step, detectors)
 
     def forget_objects(self) -> None:
         """The user frees all models and optimizers; others may follow."""
@@ -260,17 +237,20 @@ class LoopWatch:
         self._pace = Pace()
         self._batch = None
 
+    @property
+    def stopped_at(self) -> int | None:
+        """Step at whose end the contract stopped this training; None if it did not."""
+        return self.orders.stopped_at
+
     def stop_error(self) -> TrainingStoppedError:
         """What a loop that was stopped gets."""
-        assert self.stopped_at is not None
-        return TrainingStoppedError(
-            step=self.stopped_at, action=self._action, run_folder=self.session.run_folder
-        )
+        return self.orders.stop_error(self)
 
     def leave(self, reason: str) -> None:
         """Ends the watch; ``finished`` if all is in good order."""
         if self.is_over:
             return
+        self.orders.give_up(self)
         if reason == "finished":
             self._losses.drain()
             self.recorder.enter(int(Phase.TEARDOWN))
@@ -298,53 +278,15 @@ class LoopWatch:
         if self.num_steps < WARMUP_STEPS:
             flags |= layout.IS_WARMUP
         self.num_steps += 1
-        # Accelerate is given the loss undivided, so the mean needs no scale.
         if self.positions is not None:
             self.positions.note_step(self.step)
+        # Accelerate is given the loss undivided, so the mean needs no scale.
         self._losses.end_step(self.step, scale=1, batch=self._num_batches - 1, flags=flags)
         if self._faults is not None:
             self._faults.at_step_end(self.step)
         action = self.session.at_boundary(self.step)
         if action is not None:
-            self._carry_out(action)
-
-    def _carry_out(self, action: Action) -> None:
-        self.session.confirm(self.step)
-        if action is Action.ROLLBACK:
-            self._due, was_due = self.session.decision(), self._due is not None
-            if not was_due and self.positions is not None and self.positions.trains_with_loader:
-                return
-            self._stop_instead(
-                "the loop does not train with batches of a prepared loader, one or more for each "
-                "step, so they can't be set back."
-            )
-        self._stop(action)
-
-    def _roll_back(self, decision: Decision) -> None:
-        """Goes back now that the loop has ended all that belongs to its last step: the
-        learning rate is set, an average is taken, a metric is counted."""
-        roll_back = self.find_rollback()
-        try:
-            if roll_back is None:
-                raise NoWayBackError("The accelerator that could roll the run back is gone.")
-            with self.aside(Phase.CHECKPOINT):
-                roll_back(self, decision)
-        except (NoWayBackError, CheckpointError) as error:
-            self._stop_instead(str(error))
-            self._stop(Action.STOP)
-
-    def _stop_instead(self, reason: str) -> None:
-        message = f"The run can't be rolled back and stops instead: {reason}"
-        _log.error(message)
-        self._due = None
-        self.session.stop_instead(message)
-
-    def _stop(self, action: Action) -> None:
-        self.stopped_at = self.step
-        self._action = action
-        if self._on_stop == "raise":
-            self.leave("finished")
-            raise self.stop_error()
+            self.orders.carry_out(self, action)
 
     def _is_training(self) -> bool:
         return is_grad_enabled() and (not self._is_mode_telling or self.prepared.is_training())

@@ -84,6 +84,7 @@ def test_an_old_checkpoint_starts_with_empty_windows_and_says_so(tmp_path, caplo
         trained(with_contract(tmp_path), num_steps=1, load=tmp_path / "saved")
 
     assert [r.message for r in caplog.records if "empty windows" in r.message]
+    assert [r.message for r in caplog.records if "not verified" in r.message]
 
 
 @pytest.mark.parametrize(
@@ -350,6 +351,23 @@ def test_a_failed_save_leaves_what_was_there_and_training_goes_on(tmp_path):
     assert model.weight.item() == 1.0
     assert [path.name for path in tmp_path.iterdir() if ".sla" in path.name] == []
     assert len(rejections(tmp_path)) == 3
+
+
+def test_a_save_after_the_end_is_written_and_never_the_last_good_one(tmp_path, caplog):
+    """
+    Whoever saves after end_training gets the files, under the next number, and is told that
+    nothing of it is proved.
+    """
+    first = numbered(tmp_path)
+    save_each_step(first, 2)
+    first.end_training()
+
+    assert first.save_state() == tmp_path / "checkpoints" / "checkpoint_2"
+    assert "without being proved" in caplog.text
+    start_afresh()
+    second = numbered(tmp_path)
+    prepared(second)
+    assert second.load_state("last_good").name == "checkpoint_1"
 
 
 def test_a_state_that_is_not_finite_is_never_the_last_good_one(tmp_path):

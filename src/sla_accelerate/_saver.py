@@ -1,0 +1,71 @@
+"""Writes the state of an accelerator into a folder: the host's files and ours."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sla_accelerate import _position, _side_file
+from sla_accelerate._position import Positions
+from sla_accelerate._state import HeldState
+from sla_accelerate.telemetry import LoopWatch
+from slav1.checkpoint import SaveFacts
+
+
+class Saver:
+    """Writes with the host's ``save_state``."""
+
+    def __init__(
+        self,
+        accelerator: Any,
+        *,
+        save: Callable[..., Any],
+        held: Callable[[], HeldState],
+        positions: Positions,
+    ) -> None:
+        """Starts with nothing.
+
+        Args:
+            accelerator: The accelerator.
+            save: The host's ``save_state``, bound to it.
+            held: Returns what it would save now.
+            positions: Where its loaders are.
+        """
+        self._accelerator = accelerator
+        self._project = accelerator.project_configuration
+        self._save = save
+        self._held = held
+        self._positions = positions
+
+    def facts(self, watch: LoopWatch) -> SaveFacts:
+        """What the line of checkpoints has to know of the state as it is."""
+        return self._held().facts(
+            step=watch.step,
+            is_healthy=watch.is_healthy,
+            with_content=watch.session.contract.checkpoint.verify == "content",
+        )
+
+    def writer(
+        self, watch: LoopWatch, args: tuple[Any, ...], options: Mapping[str, Any]
+    ) -> Callable[[Path], None]:
+        """What writes everything, on this rank; the host's arguments come along."""
+        rank = self._accelerator.process_index
+        detectors = watch.session.ask_state(watch.step) if rank == 0 else None
+        saved = _side_file.Saved(watch.step, detectors)
+        position = self._positions.to_plain(world_size=self._accelerator.num_processes)
+
+        def write(folder: Path) -> None:
+            self.write(folder, args, options)
+            if rank == 0:
+                _side_file.write(folder, saved)
+            _position.write(folder, rank, position)
+
+        return write
+
+    def write(self, folder: Path, args: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+        """Writes the host's files."""
+        naming = self._project.automatic_checkpoint_naming
+        self._project.automatic_checkpoint_naming = False
+        try:
+            self._save(str(folder), *args, **options)
+        finally:
+            self._project.automatic_checkpoint_naming = naming
