@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
+from torch import distributed as dist
 
 from sla_lightning import _compat
 from sla_lightning.actions import drive, refuse_to_save
@@ -20,6 +21,7 @@ from slav1.checkpoint.shelf import OWN_FOLDER
 from slav1.session import RunSettings, Session, join
 from slav1.session.rendezvous import job_rendezvous
 from slav1.session.settings_source import resolve
+from slav1.startup.restarts import restart_hazard
 from slav1.testing import Faults, planned_faults
 
 STATE_VERSION = 2
@@ -140,6 +142,7 @@ class WatchedFit:
             self.session.compare(num_batches=num_batches)
             if self._trainer.is_global_zero:
                 self._go_on()
+                self._tell_hazard()
         self.watch.start_training()
         every = self._settings.every_steps
         self.next_save_step: float = float("inf")
@@ -245,6 +248,10 @@ class WatchedFit:
                 "this version: the detectors start with empty windows, and what is drawn at random "
                 "is drawn anew."
             )
+
+    def _tell_hazard(self) -> None:
+        if dist.is_initialized() and (said := restart_hazard(os.environ, dist.get_backend())):
+            self.session.note(said)
 
     def _note(self, message: str) -> None:
         if self.session.rank == 0:

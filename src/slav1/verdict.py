@@ -219,8 +219,8 @@ def _recovery(entries: Sequence[Entry], within_s: float) -> Clause:
     return Clause(
         rule=RECOVERY_RULE,
         outcome=Outcome.BREACHED if late else Outcome.MET,
-        message=f"{len(times)} recoveries, the longest in {longest_s:.1f} s; "
-        f"{within_s:.0f} s are allowed.",
+        message=f"{'1 recovery' if len(times) == 1 else f'{len(times)} recoveries'}, the longest "
+        f"in {longest_s:.1f} s; {within_s:.0f} s are allowed.",
         num_breaches=len(late),
         first_breach=late[0] if late else None,
         num_samples=len(times),

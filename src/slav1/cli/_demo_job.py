@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from slav1.startup.restarts import SHARED_STORE_OFF
+
 GRACE_S = 2.0
 """Usual time from SIGTERM to SIGKILL, in seconds."""
 
@@ -44,6 +46,8 @@ def environment_of_job(
     }
     # More than one thread a rank only makes ranks on the same cores wait for each other.
     ours = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", RUN_ID: run_id}
+    # Ranks that are started again must not find the addresses of dead ones.
+    ours[SHARED_STORE_OFF] = "1"
     return kept | ours | ({} if inject is None else {"SLA_INJECT": inject})
 
 
