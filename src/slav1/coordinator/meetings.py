@@ -4,7 +4,6 @@ from collections import OrderedDict
 from collections.abc import Collection
 from typing import NamedTuple
 
-from slav1.checkpoint.peers import PeersMissingError
 from slav1.coordinator.journal import Journal
 from slav1.coordinator.membership import NODE_SILENCE_S, Membership
 from slav1.coordinator.messages import RankMeets, RanksMet
@@ -117,10 +116,9 @@ class Meetings:
     def _fail(self, key: _Key, reason: str) -> Answer:
         meeting = self._open[key]
         missing, arrived = self._missing(meeting), sorted(meeting.values)
-        error = PeersMissingError(topic=key[0], missing=missing, arrived=arrived, reason=reason)
         self._journal.note(
             "notice",
-            str(error),
+            f"{key[0]} entered by ranks {arrived}, missing {missing}: {reason}.",
             evidence={
                 "topic": key[0],
                 "missing": list[int | str](missing),  # type: ignore[dict-item]

@@ -2,13 +2,12 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, Protocol, get_args
 
 import msgspec
 
-from slav1.checkpoint.peers import PeersMissingError
 from slav1.ledger import Kind
 from slav1.session import messages
 from slav1.session.link import MonitorLink
@@ -110,9 +109,7 @@ class RunPeers:
         finally:
             link.forget(number)
         if met.reason:
-            raise PeersMissingError(
-                topic=topic, missing=met.missing, arrived=met.arrived, reason=met.reason
-            )
+            raise peers_missing(topic, met.missing, met.arrived, met.reason)
         return [_decoded(each) for each in met.values]
 
     def record(
@@ -155,11 +152,21 @@ class RunPeers:
                 reason = f"the monitor of rank {self.rank} does not answer"
                 raise self._interrupted(question.topic, question.count, reason)
 
-    def _interrupted(self, topic: str, count: int, reason: str) -> PeersMissingError:
+    def _interrupted(self, topic: str, count: int, reason: str) -> Exception:
         if self._spare is not None and not self._has_left:
             self._spare.fail(topic, count, reason)
             self._spare.change_over()
-        return PeersMissingError(topic=topic, missing=(), arrived=[self.rank], reason=reason)
+        return peers_missing(topic, (), [self.rank], reason)
+
+
+def peers_missing(
+    topic: str, missing: Sequence[int], arrived: Sequence[int], reason: str
+) -> Exception:
+    """Makes the error of a meeting to which some ranks did not come."""
+    # Late: the monitor's process loads this module, and must not load the checkpoints' line.
+    from slav1.checkpoint.peers import PeersMissingError
+
+    return PeersMissingError(topic=topic, missing=missing, arrived=arrived, reason=reason)
 
 
 def _encoded(topic: str, value: Any) -> bytes:

@@ -10,9 +10,8 @@ import threading
 from multiprocessing import util
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from slav1.checkpoint.peers import Alone, Peers
 from slav1.contract import Contract
 from slav1.coordinator.messages import IN_ORDER
 from slav1.coordinator.say import say
@@ -30,6 +29,9 @@ from slav1.session.peers import RunPeers, Spare
 from slav1.session.start_monitor import END_LIMIT_S, RunningMonitor
 from slav1.session.unwatched import write_alone
 from slav1.session.vital_signs import VitalSigns
+
+if TYPE_CHECKING:
+    from slav1.checkpoint.peers import Peers
 
 __all__ = ["Session", "SessionError"]
 
@@ -78,6 +80,9 @@ class Session:
         self.run_folder = run_folder
         self.attempt = attempt
         """Start of this run, from 0."""
+        # Late: the monitor's process loads this module, and must not load the checkpoints' line.
+        from slav1.checkpoint.peers import Alone
+
         self.peers: Peers = Alone(self._record, self._io_percent)
         """The ranks of this run, for what they do together off the hot path."""
         if world_size > 1:

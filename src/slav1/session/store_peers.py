@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from slav1.checkpoint.peers import PeersMissingError
+from slav1.session.peers import peers_missing
 
 NUM_KEPT = 64
 """Own entries that stay in the store, for ranks that have not read them yet."""
@@ -59,17 +59,17 @@ class StorePeers:
 
     def gather(self, topic: str, count: int, raw: bytes, limit_s: float) -> list[bytes]:
         try:
-            return self._gather(topic, count, raw, limit_s)
+            arrived, reason, values = self._gather(self._key(topic, count), raw, limit_s)
         except (RuntimeError, ValueError) as error:
-            if isinstance(error, PeersMissingError):
-                raise
             reason = f"the store of the process group failed: {error}"
-            raise PeersMissingError(
-                topic=topic, missing=(), arrived=[self._rank], reason=reason
-            ) from error
+            raise peers_missing(topic, (), [self._rank], reason) from error
+        if reason:
+            missing = sorted(set(range(self._world_size)) - set(arrived))
+            raise peers_missing(topic, missing, arrived, reason)
+        return values
 
-    def _gather(self, topic: str, count: int, raw: bytes, limit_s: float) -> list[bytes]:
-        key = self._key(topic, count)
+    def _gather(self, key: str, raw: bytes, limit_s: float) -> tuple[list[int], str, list[bytes]]:
+        """Returns who came and why the meeting failed, or what all of them brought."""
         self._bring(f"{key}/{self._rank}", raw)
         keys = [f"{key}/{rank}" for rank in range(self._world_size)]
         store, pause = self._store(), threading.Event()
@@ -85,10 +85,8 @@ class StorePeers:
                 pause.wait(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         arrived, reason = msgspec.json.decode(store.get(f"{key}/outcome"))
-        if reason:
-            missing = sorted(set(range(self._world_size)) - set(arrived))
-            raise PeersMissingError(topic=topic, missing=missing, arrived=arrived, reason=reason)
-        return [base64.b64decode(store.get(own)) for own in keys]
+        values = [] if reason else [base64.b64decode(store.get(own)) for own in keys]
+        return arrived, reason, values
 
     def _settle(self, key: str, *, arrived: list[int] | None = None, reason: str = "") -> None:
         """Writes what becomes of a meeting, unless it is written already."""
