@@ -3,29 +3,29 @@
 Imports torch, so nothing that the monitor imports may import this module.
 """
 
+import contextlib
 import copy
 import ctypes
-import itertools
 import os
 import threading
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-PIECE_BYTES = 4 << 20
+PIECE_BYTES = 2 << 20
 """How much one thread copies at a time."""
-
-PIECES_AT_ONCE = 4
-"""How many pieces a thread takes; of small tensors a piece is one whole."""
 
 ALONE_BYTES = 32 << 20
 """Below this a second thread costs more than it saves."""
 
 MAX_THREADS = 4
 """More gain nothing: these fill the memory bus."""
+
+_Piece: TypeAlias = tuple[int, int, int]
+# Where to, where from, how many bytes.
 
 NUM_SETS = 2
 """One set may still be written while the next copy is made into the other."""
@@ -165,27 +165,38 @@ def _copy_bytes(pairs: list[tuple[Tensor, Tensor]]) -> None:
     ]
     num_bytes = sum(size for _, _, size in pieces)
     num_threads = min(MAX_THREADS, len(os.sched_getaffinity(0)), 1 + num_bytes // ALONE_BYTES)
-    if num_threads == 1:
-        _move(pieces)
-        return
-    ahead = iter(pieces)
-    lock = threading.Lock()
+    # Handed out in small lots: nobody waits long for the thread that ends last.
+    lots = deque(_in_lots(pieces))
 
     def work() -> None:
-        while True:
-            with lock:
-                mine = list(itertools.islice(ahead, PIECES_AT_ONCE))
-            if not mine:
-                return
-            _move(mine)
+        while lots:
+            with contextlib.suppress(IndexError):
+                _move(lots.popleft())
 
-    with ThreadPoolExecutor(num_threads - 1) as pool:
-        helpers = [pool.submit(work) for _ in range(num_threads - 1)]
-        work()
-        for helper in helpers:
-            helper.result()
+    helpers = [
+        threading.Thread(target=work, name="slav1-copy", daemon=True)
+        for _ in range(num_threads - 1)
+    ]
+    for helper in helpers:
+        helper.start()
+    work()
+    for helper in helpers:
+        helper.join()
 
 
-def _move(pieces: list[tuple[int, int, int]]) -> None:
+def _in_lots(pieces: list[_Piece]) -> Iterator[list[_Piece]]:
+    lot: list[_Piece] = []
+    size = 0
+    for piece in pieces:
+        lot.append(piece)
+        size += piece[2]
+        if size >= PIECE_BYTES:
+            yield lot
+            lot, size = [], 0
+    if lot:
+        yield lot
+
+
+def _move(pieces: list[_Piece]) -> None:
     for to, source, size in pieces:
         ctypes.memmove(to, source, size)
