@@ -58,9 +58,12 @@ class Keep:
         if manifest is None or not self._line.is_leader:
             return
         sidecar = sidecar_of(path)
-        if sidecar.exists() and not path.exists():
-            self._line.disk.unlink(sidecar)
-        self._line.catalogue.add("removed", path, manifest)
+        try:
+            if sidecar.exists() and not path.exists():
+                self._line.disk.unlink(sidecar)
+            self._line.catalogue.add("removed", path, manifest)
+        except OSError as error:
+            self._line.peers.record("notice", f"What is left of {path} stays: {error}.")
 
     def last_good(self) -> Choice | None:
         """The newest healthy checkpoint, without reading it."""
@@ -88,8 +91,13 @@ class Keep:
         self.scan()
         entries = [one for one in self._line.newest_first() if one[0].parent == folder]
         gone = self._removable(entries, max(MIN_NEWER, keep))
-        for path in gone:
-            self._discard(path)
+        for number, path in enumerate(gone):
+            try:
+                self._discard(path)
+            except OSError as error:
+                # Too much left behind harms nobody; it is tried again after the next save.
+                self._line.peers.record("notice", f"{path} could not be removed: {error}.")
+                return gone[:number]
         return gone
 
     def tidy(self) -> None:
