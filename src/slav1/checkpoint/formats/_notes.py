@@ -37,6 +37,11 @@ class Notes:
         """Something about ``file`` can't be told."""
         self._unchecked.setdefault((self._name(file), message), self._finding(file, message))
 
+    def unsure_of_more(self, file: Path, message: str) -> None:
+        """Whether more files belong to it can't be told, unless a manifest lists them all."""
+        if not self.proved:
+            self.unchecked(file, message)
+
     def is_damaged(self, file: Path) -> bool:
         """Whether anything is known to be wrong with ``file``."""
         return any(name == self._name(file) for name, _ in self._damages)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, BinaryIO
 
-from slav1.checkpoint.formats._reading import PIECE_BYTES, pieces
+from slav1.checkpoint.formats._reading import pieces
 
 if TYPE_CHECKING:
     import torch
@@ -33,12 +33,14 @@ def num_non_finite(file: BinaryIO, start: int, length: int, dtype: "torch.dtype"
     """
     import torch
 
-    found = 0
-    assert PIECE_BYTES % dtype.itemsize == 0
+    found, rest = 0, b""
     for piece in pieces(file, start, length):
-        usable = len(piece) - len(piece) % dtype.itemsize
+        # A piece may end inside a value.
+        data = memoryview(bytearray(rest) + piece) if rest else piece
+        usable = len(data) - len(data) % dtype.itemsize
+        rest = bytes(data[usable:])
         if usable:
-            found += _num_in(torch.frombuffer(piece[:usable], dtype=dtype))
+            found += _num_in(torch.frombuffer(data[:usable], dtype=dtype))
     return found
 
 

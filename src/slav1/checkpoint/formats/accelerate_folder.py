@@ -80,7 +80,7 @@ def _examine_numbered(
             notes.damaged(path / _name_of(kind, number), "missing; one of a later number is there")
     if found and not _is_known_to_be_all(kind):
         last = found[max(found)]
-        notes.unchecked(path / last, "whether more of its kind belong to it: written nowhere")
+        notes.unsure_of_more(path / last, "whether more of its kind belong to it: written nowhere")
 
 
 def _is_known_to_be_all(kind: str) -> bool:
@@ -111,7 +111,7 @@ def _examine_random(path: Path, names: set[str], notes: Notes, examine: Examine)
             why = f"the random state of rank {rank}, of at least {num_ranks} ranks"
             notes.damaged(file, f"missing: {why}")
     if not others:
-        notes.unchecked(
+        notes.unsure_of_more(
             path,
             "whether the last ranks' random states are missing: no file tells "
             "how many ranks there were",

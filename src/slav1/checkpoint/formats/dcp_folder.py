@@ -76,8 +76,7 @@ class DcpFolder:
         for file in sorted(path.iterdir()):
             if _SHARD.fullmatch(file.name) and file.name not in listing.items:
                 notes.unchecked(file, "not named by .metadata: no part of this checkpoint")
-        if not notes.proved:
-            notes.unchecked(metadata, "whether all files are of the same save: no step in them")
+        notes.unsure_of_more(metadata, "whether all files are of the same save: no step in them")
 
 
 def _read_metadata(data: bytes) -> _Listing:

@@ -93,7 +93,9 @@ def _examine_tag(folder: Path, notes: Notes, examine: Examine) -> None:
         if _MODEL.fullmatch(name) or _OPTIMIZER.fullmatch(name) or _OTHER.fullmatch(name):
             examine(folder / name, notes)
     if not world.is_told:
-        notes.unchecked(folder, "whether the last ranks' files are missing: no file tells how many")
+        notes.unsure_of_more(
+            folder, "whether the last ranks' files are missing: no file tells how many"
+        )
 
 
 def _world(folder: Path, files: set[str]) -> _World:

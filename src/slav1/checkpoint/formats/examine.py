@@ -43,6 +43,7 @@ _BESIDE = (
     "special_tokens_map.json",
     "vocab.json",
     "zero_to_fp32.py",
+    "zero_to_torch.py",
     "README.md",
     MANIFEST,
 )

@@ -80,7 +80,9 @@ class TransformersFolder:
         if "scheduler.pt" in files and not _has_optimizer(path):
             notes.damaged(path / "optimizer.pt", "missing; there is a scheduler for it")
         if not _has_optimizer(path):
-            notes.unchecked(path, "no optimizer: fine with save_only_model, else it is missing")
+            notes.unsure_of_more(
+                path, "no optimizer: fine with save_only_model, else it is missing"
+            )
 
 
 def _is_weights(name: str) -> bool:

@@ -300,3 +300,26 @@ def test_tensors_that_share_bytes_are_damage(tmp_path):
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
 
     assert "tensor b is not where" in examine(path).damages[0].message
+
+
+@pytest.mark.parametrize("name", ["odd.safetensors", "zip.pt"])
+def test_long_files_are_read_in_pieces(tmp_path, name):
+    """
+    A tensor of several pieces that starts at an odd place is searched to its last value, and a
+    bit flipped in its last piece is found where there are checksums.
+    """
+    from safetensors.torch import save_file
+
+    path, long = tmp_path / name, torch.ones((9 << 18) + 3)
+    long[[0, 1 << 20, -1]] = float("nan")
+    if name == "zip.pt":
+        torch.save({"long": long}, path)
+    else:
+        save_file({"a": torch.ones(1, dtype=torch.uint8), "long": long}, path)
+
+    (damage,) = examine(path, finite=True).damages
+    assert damage.message == "not finite: long (3 values)"
+    with path.open("r+b") as file:
+        file.seek(9 << 20)
+        file.write(b"\x81")
+    assert examine(path).is_whole == (name != "zip.pt")
