@@ -110,7 +110,7 @@ class SLACallback(Callback):
         action = run.end_batch(outputs)
         if action is not None:
             self._carry_out(action)
-        elif run.step >= self._watched().next_save_step:
+        elif run.step >= run.next_save_step:
             self._watched().save_own()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -46,6 +46,8 @@ class FitWatch:
         self.recorder: Recorder = session.recorder
         self.losses = LossReader(session.recorder)
         self.step = trainer.global_step - 1
+        self.next_save_step = math.inf
+        """Step at whose end a checkpoint of our own is due."""
         self._end_step_of = batches.end_step
         self._batch: Any = None
         self._num_batches = 0

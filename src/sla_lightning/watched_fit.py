@@ -1,6 +1,7 @@
 """One ``fit`` under the contract: everything that lives from its setup to its end."""
 
 import logging
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -145,17 +146,14 @@ class WatchedFit:
                 self._tell_hazard()
         self.watch.start_training()
         every = self._settings.every_steps
-        self.next_save_step: float = float("inf")
-        """Step at whose end a checkpoint of our own is due."""
         if every is not None:
-            self.next_save_step = (self.watch.step // every + 1) * every + every - 1
-            if (self.watch.step + 1) % every == 0:
-                self.next_save_step = self.watch.step + every
+            num_done = self.watch.step + 1
+            self.watch.next_save_step = num_done + every - num_done % every - 1
 
     def save_own(self) -> None:
         """Collective. Saves a checkpoint of our own in the run folder."""
         step = self.watch.step
-        self.next_save_step = step + (self._settings.every_steps or 0)
+        self.watch.next_save_step = step + (self._settings.every_steps or math.inf)
         self._trainer.save_checkpoint(self.session.run_folder / OWN_FOLDER / f"step-{step}")
 
     def state(self) -> dict[str, Any]:

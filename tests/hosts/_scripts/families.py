@@ -5,7 +5,7 @@ Lightning refuses FSDP and DeepSpeed without a GPU; what is changed here concern
 
 import argparse
 import os
-import tempfile
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -93,7 +93,7 @@ def strategy(name: str) -> Any:
 
 def _deepspeed(stage: int) -> SLADeepSpeedStrategy:
     os.environ["DS_ACCELERATOR"] = "cpu"
-    os.environ.setdefault("TORCH_EXTENSIONS_DIR", tempfile.mkdtemp())
+    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path.cwd() / "extensions"))
     import deepspeed.ops
 
     # Else the first start compiles for a minute.
