@@ -51,6 +51,9 @@ class CheckpointGuard:
         self._shelf = shelf
         self._settings = settings
         self._buffers = SnapshotBuffers()
+        self.has_begun = False
+        """Whether training has begun. What is saved before, as to look for a learning rate, is
+        no checkpoint of the run."""
         self.trusted: Path | None = None
         """Checkpoint that is loaded without being verified again."""
         self._said: set[str] = set()
@@ -97,6 +100,9 @@ class CheckpointGuard:
             SaveFailedError: On all ranks, if ``max_failed_saves`` failed in a row.
             PeersMissingError: If some ranks do not save.
         """
+        if not self.has_begun:
+            save(checkpoint, filepath, storage_options=storage_options)
+            return
         facts = facts_of(self._trainer, checkpoint)
         path, why_not = self._agree(filepath, self._why_not(filepath, facts))
         if why_not:

@@ -82,7 +82,6 @@ class WatchedFit:
         except BaseException:
             self.leave("not_started")
             raise
-        self._has_begun = False
         self._leave_reason = ""
 
     def _join(self, contract: Any, run_dir: str | None) -> Session:
@@ -138,8 +137,8 @@ class WatchedFit:
             num_batches: Batches of an epoch; None if nobody knows.
         """
         self.guard.trusted = None
-        if not self._has_begun:
-            self._has_begun = True
+        if not self.guard.has_begun:
+            self.guard.has_begun = True
             self.session.compare(num_batches=num_batches)
             if self._trainer.is_global_zero:
                 self._go_on()
