@@ -90,7 +90,7 @@ def judge_votes(
 def _skewed(votes: Sequence[Vote]) -> Verdict:
     counted = Counter(vote.step for vote in votes)
     usual = max(counted, key=lambda step: (counted[step], -step))
-    apart = {vote.rank: vote.step for vote in votes if abs(vote.step - usual) > MAX_SKEW_STEPS}
+    apart = {vote.rank: vote.step for vote in votes if vote.step != usual}
     return Verdict(
         is_committed=False,
         is_skewed=True,

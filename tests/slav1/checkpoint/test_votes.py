@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slav1.checkpoint import Vote, judge_votes
@@ -55,6 +55,7 @@ def test_quorum(roots: str, kind: Any, quorum: Any, is_committed: bool, ranks: A
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=8))
+@example([1, 2, 2, 3])
 def test_version_skew(steps: list[int]) -> None:
     """
     Ranks more than one step apart are never committed and are named; others are not called
