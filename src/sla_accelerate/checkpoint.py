@@ -145,8 +145,10 @@ class Checkpoints:
             FileNotFoundError: If none was named and there is none.
         """
         if input_dir is None or str(input_dir) == LAST_GOOD:
+            newest = self.shelf(watch).last_good
             choice = self.shelf(watch).choose()
             if choice is not None:
+                self._tell_lost(watch, choice, newest)
                 if watch.num_steps == 0:
                     # Counted first: one that ends the process must not be tried for ever.
                     self.shelf(watch).resumed(choice)
@@ -164,6 +166,15 @@ class Checkpoints:
         saved = self._restorer.load(watch.session.peers, path, manifest, self._settings, options)
         self._go_on(watch, saved, is_rollback=False)
         return path
+
+    def _tell_lost(self, watch: LoopWatch, choice: Choice, newest: Choice | None) -> None:
+        num_lost = 0 if newest is None else newest.step - choice.step
+        if num_lost > 0:
+            self._say(
+                watch,
+                f"Going on from {choice.path} (step {choice.step}): the {num_lost} steps up to "
+                "the newest checkpoint are lost.",
+            )
 
     def roll_back(self, watch: LoopWatch, decision: Decision) -> None:
         """Collective. Takes the state back to the last good checkpoint from before the harm.

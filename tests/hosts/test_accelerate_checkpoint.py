@@ -173,9 +173,14 @@ def save_each_step(accelerator: SLAAccelerator, num_steps: int) -> torch.nn.Line
 
 def rejections(folder: Path) -> list[str]:
     """What the ledgers of all runs say about checkpoints that are not used."""
+    return lines(folder, "checkpoint_rejected")
+
+
+def lines(folder: Path, kind: str) -> list[str]:
+    """What the ledgers of all runs say in lines of one kind."""
     ledgers = (folder / "runs").glob("*/ledger.jsonl")
     found = [entry for ledger in ledgers for entry in read_ledger(ledger)]
-    return [entry.message for entry in found if entry.kind == "checkpoint_rejected"]
+    return [entry.message or "" for entry in found if entry.kind == kind]
 
 
 @pytest.mark.smoke
@@ -241,7 +246,8 @@ def test_a_limit_never_leaves_less_than_two_good_ones(tmp_path, total_limit, kep
 def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, how, ask):
     """
     PC-02: a member is missing, cut, changed, or that of another step. The checkpoint before
-    is loaded, one message names what was wrong, and the damaged folder is kept.
+    is loaded, one message names what was wrong, another how much is lost, and the damaged
+    folder is kept.
     """
     save_each_step(numbered(tmp_path), 3)
     newest = tmp_path / "checkpoints" / "checkpoint_2"
@@ -265,6 +271,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, how, ask):
 
     assert loaded.name == "checkpoint_1"
     assert model.weight.item() == 3.0
+    assert [line for line in lines(tmp_path, "notice") if "the 1 steps up to" in line]
     (message,) = rejections(tmp_path)
     check = "digest" if how == "other step" else how
     assert "checkpoint_2" in message and member.name in message and f"(check: {check})" in message
@@ -321,6 +328,22 @@ def test_last_good_needs_one_that_verifies_or_none_at_all(tmp_path):
 
     with pytest.raises(NoGoodCheckpointError, match="checkpoint_0"):
         trained(numbered(tmp_path), num_steps=0, load="last_good")
+
+
+def test_a_checkpoint_that_leads_nowhere_is_passed_over(tmp_path):
+    """
+    A checkpoint that the run was resumed from twice without getting to another one is not
+    tried a third time.
+    """
+    save_each_step(numbered(tmp_path), 2)
+    chosen = []
+    for _ in range(3):
+        start_afresh()
+        again = numbered(tmp_path)
+        prepared(again)
+        chosen.append(again.load_state("last_good").name)
+
+    assert chosen == ["checkpoint_1", "checkpoint_1", "checkpoint_0"]
 
 
 def test_a_failed_save_leaves_what_was_there_and_training_goes_on(tmp_path):

@@ -94,9 +94,10 @@ class Loop:
     def epoch(self, loader: Any = None) -> None:
         """One pass."""
         for batch in self.loader if loader is None else loader:
-            self.accelerator.backward(self.model(batch).square().mean())
-            self.optimizer.step()
-            self.optimizer.zero_grad()
+            with self.accelerator.accumulate(self.model):
+                self.accelerator.backward(self.model(batch).square().mean())
+                self.optimizer.step()
+                self.optimizer.zero_grad()
             weight = self.model.weight.tolist()
             step = self.accelerator.sla_step
             self.records.append((step, [batch.tolist(), draws(), weight]))
@@ -159,6 +160,30 @@ def test_a_resumed_loop_is_the_rest_of_the_unbroken_one(tmp_path, how, step):
 
     assert resumed.train() == whole[step + 1 :]
     assert len(whole) == 3 * NUM_ITEMS / 2
+
+
+def test_accumulated_gradients_are_made_of_the_same_batches(tmp_path):
+    """
+    With two batches a step, saved at the end of a step: the rest is the same, and so is the
+    place of the next update.
+    """
+    unbroken = Loop(tmp_path, gradient_accumulation_steps=2)
+    saved: list[int] = []
+
+    def save(step: int) -> None:
+        if step == 3 and not saved:
+            unbroken.accelerator.save_state(tmp_path / "saved")
+            saved.append(len(unbroken.records))
+
+    unbroken.after_step = save
+    whole = unbroken.train()
+    start_afresh()
+
+    resumed = Loop(tmp_path, seed=9, gradient_accumulation_steps=2)
+    resumed.accelerator.load_state(tmp_path / "saved")
+
+    assert resumed.train() == whole[saved[0] :]
+    assert whole[-1][0] == 8
 
 
 def test_a_loop_saved_between_epochs_goes_on_with_the_next(tmp_path):

@@ -71,7 +71,8 @@ def test_all_ranks_stop_at_the_same_step(run, options):
     A loss that is not finite on one rank stops both at the end of the same step, however
     the loop is written: by an exception and a non-zero exit code, or by the flag.
     """
-    ended, entries = run("nan:rank=1,step=20", num_steps=400, **options)
+    clauses = {"non_finite": {"action": "stop"}}
+    ended, entries = run("nan:rank=1,step=20", num_steps=400, clauses=clauses, **options)
 
     (decision,) = kinds(entries, "decision")
     assert decision.rank == 1
