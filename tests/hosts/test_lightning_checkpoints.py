@@ -318,3 +318,16 @@ def test_two_ranks_resume_exactly(ranks: Any, family: str) -> None:
         assert [step for step, *_ in runs["resumed"]] == list(range(12, 20))
         assert runs["resumed"] == runs["unbroken"][12:]
         assert runs["went_on_from"].endswith("step=12.ckpt")
+
+
+def test_a_save_on_one_rank_only_is_named(ranks: Any) -> None:
+    """
+    PC-08: rank 0 alone saves a sharded model; within the hang limit the report says who came
+    to the checkpoint, who did not, and the user's line, and the job ends with an error.
+    """
+    ended = ranks("lone_save.py")
+
+    assert all(code != 0 for code in ended.exit_codes.values()), ended
+    (breach,) = entries(ranks.run_dir, "breach", rule="hang")
+    assert "heckpoint entered by ranks [0], missing [1]" in breach.message
+    assert "lone_save.py:18" in breach.message
