@@ -76,6 +76,9 @@ class Line:
     proved: set[str] = field(default_factory=set)
     """Seals of those that this process has read back whole."""
 
+    marks: dict[Path, tuple[tuple[int, ...], Manifest]] = field(default_factory=dict)
+    """Single files that this process put in place: how they looked then, and what they are."""
+
     swept: set[Path] = field(default_factory=set)
     """Folders that were looked through for what dead writers left."""
 
@@ -99,6 +102,22 @@ class Line:
             found = list(self.known.items())
         return sorted(found, key=lambda one: one[1].sequence, reverse=True)
 
+    def mark(self, path: Path, manifest: Manifest) -> None:
+        """Remembers how a file looks that was just put in place."""
+        self.marks[path] = _look(path), manifest
+
+    def marked(self, path: Path) -> Manifest | None:
+        """What a file is, if nobody has touched it since it was put in place."""
+        if path not in self.marks or not path.is_file() or path.is_symlink():
+            return None
+        look, manifest = self.marks[path]
+        return manifest if look == _look(path) else None
+
     def choice(self, path: Path, manifest: Manifest) -> Choice:
         """A checkpoint in the form in which it is handed out."""
         return Choice(path=path, step=manifest.step, manifest=manifest)
+
+
+def _look(path: Path) -> tuple[int, ...]:
+    status = path.lstat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

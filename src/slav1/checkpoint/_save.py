@@ -297,8 +297,10 @@ class Save:
         if not self._line.is_leader:
             return
         if set(manifest.members) == {ITSELF}:
-            present = what_lies_at(self._path, manifest)
+            # Reading the old file again would cost as much as proving the new one.
+            present = self._line.marked(self._path) or what_lies_at(self._path, manifest)
             commit_file(self._staging, self._path, manifest, present, self._line.disk)
+            self._line.mark(self._path, manifest)
         else:
             spare = beside(self._path, "old", self._line.writer, self._number, self._facts.step)
             commit_folder(self._staging, self._path, manifest, spare, self._line.disk)

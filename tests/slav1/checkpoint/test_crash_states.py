@@ -23,7 +23,7 @@ def test_every_crash_leaves_the_last_commit(run: Any, disk: Any, tmp_path: Path)
     Whatever a power cut leaves, what is chosen has the right bytes and is no older than
     the last save that was acknowledged. (A fixed sample; all of it runs in benchmarks.)
     """
-    outcome = try_all(tmp_path, run, disk(), share=0.08)
+    outcome = try_all(tmp_path, run, disk(), share=0.1)
 
     assert outcome.violations == []
     assert outcome.num_states >= 10
