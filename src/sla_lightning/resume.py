@@ -2,7 +2,6 @@
 and without a word when a launcher has started the run again."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer
@@ -65,10 +64,3 @@ class Resume:
     def _say(self, message: str) -> None:
         if self._session.rank == 0:
             self._session.note(message)
-
-
-def checkpoint_folders(trainer: Trainer) -> list[Path]:
-    """Folders in which the trainer's callbacks keep checkpoints, as far as known already."""
-    host: Any = trainer
-    folders = [getattr(callback, "dirpath", None) for callback in host.checkpoint_callbacks]
-    return [Path(folder) for folder in folders if folder and "://" not in str(folder)]

@@ -14,8 +14,9 @@ from sla_lightning import _compat
 from sla_lightning.actions import drive, refuse_to_save
 from sla_lightning.checkpoint_guard import CheckpointGuard
 from sla_lightning.position import Position
-from sla_lightning.resume import Resume, checkpoint_folders
+from sla_lightning.resume import Resume
 from sla_lightning.rollback import Rollback
+from sla_lightning.savers import checkpoint_folders, saves_on_exception
 from sla_lightning.telemetry import FitWatch
 from slav1.checkpoint import Disk, PeersMissingError, Shelf
 from slav1.checkpoint.shelf import OWN_FOLDER
@@ -65,6 +66,7 @@ class WatchedFit:
             raise
         self._settings = self.session.contract.checkpoint
         self._loaded: dict[str, Any] = {}
+        self._detectors: Any = None
         shelf = Shelf(
             settings=self._settings,
             peers=self.session.peers,
@@ -193,7 +195,7 @@ class WatchedFit:
         """
         reason = self._leave_reason = type(error).__name__
         self.session.fail(error, self._trainer.global_step)
-        if not self._saves_on_exception():
+        if not saves_on_exception(self._trainer):
             leave(reason)
         elif self._do_all_fail():
             _compat.before_teardown(self._trainer, lambda: leave(reason))
@@ -208,14 +210,6 @@ class WatchedFit:
         self.guard.unwrap()
         self.watch.close()
         self.session.leave(reason)
-
-    def _saves_on_exception(self) -> bool:
-        host: Any = self._trainer
-        return any(
-            getattr(callback, "save_on_exception", False)
-            or type(callback).__name__ == "OnExceptionCheckpoint"
-            for callback in host.callbacks
-        )
 
     def _do_all_fail(self) -> bool:
         """Collective if all ranks fail. Whether they do."""
@@ -232,8 +226,6 @@ class WatchedFit:
         self._position.take_up(loaded if "ranks" in loaded else None)
         self._detectors = loaded.get("detectors")
         return self._detectors if self._trainer.is_global_zero else None
-
-    _detectors: Any = None
 
     def _go_on(self) -> None:
         detectors = self._detectors or self._loaded.get("detectors")

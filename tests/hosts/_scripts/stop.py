@@ -49,7 +49,7 @@ def steps_on_disk() -> dict[str, int]:
 
 def main() -> None:
     num_micro = int(sys.argv[1])
-    watch, counts = toys.SLACallback(toys.contract()), Watches()
+    watch, counts = toys.SLACallback(toys.contract(non_finite={"action": "stop"})), Watches()
     saver = ModelCheckpoint(
         FOLDER, every_n_train_steps=40, save_top_k=-1, save_last=True, save_on_exception=True
     )
