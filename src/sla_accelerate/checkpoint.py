@@ -69,6 +69,12 @@ class Checkpoints:
                 roots=[] if folders is None else [folders.root],
             )
             self._of = watch
+            if self._settings.background or self._settings.every_steps is not None:
+                self._say(
+                    watch,
+                    "checkpoint.background and checkpoint.every_steps have no effect in "
+                    "Accelerate: save_state() saves when the loop calls it, and waits.",
+                )
         return self._shelf
 
     def save(self, watch: LoopWatch, output_dir: Any, *args: Any, **options: Any) -> Path | None:

@@ -409,9 +409,10 @@ def test_a_state_that_is_not_finite_is_never_the_last_good_one(tmp_path):
 def test_contents_are_compared_with_what_was_in_memory(tmp_path):
     """
     At level ``content`` every tensor in the files is the one that was in memory, or the
-    save does not count.
+    save does not count. What has no effect here, as ``background``, is said.
     """
-    first = with_contract(tmp_path, UNWATCHED.override(checkpoint={"verify": "content"}))
+    settings = {"verify": "content", "background": True}
+    first = with_contract(tmp_path, UNWATCHED.override(checkpoint=settings))
     _, step = prepared(first)
     step()
     assert first.save_state(tmp_path / "good") == tmp_path / "good"
@@ -424,3 +425,4 @@ def test_contents_are_compared_with_what_was_in_memory(tmp_path):
     assert first.save_state(tmp_path / "bad") is None
     assert not (tmp_path / "bad").exists()
     assert "weight has other contents" in rejections(tmp_path)[0]
+    assert [line for line in lines(tmp_path, "notice") if "checkpoint.background" in line]
