@@ -258,6 +258,7 @@ class Decisions:
         assert decision.step is not None, "the agreement schedules what has a step"
         if self._standing is None or self._standing.number != decision.number:
             self._standing, self._later = decision, None
+            self._longest_s = 0.0
             self._back.clear()
             if decision.action is Action.ROLLBACK:
                 self._rollbacks.add(decision.step)

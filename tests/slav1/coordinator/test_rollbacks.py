@@ -43,12 +43,15 @@ def schedule(job: Job, step: int = 20) -> messages.Schedule:
     return scheduled
 
 
-def come_back(job: Job, *ranks: int, to_step: int = 9, is_done: bool = True) -> None:
+def come_back(
+    job: Job, *ranks: int, to_step: int = 9, is_done: bool = True, latency_s: float = 0.5
+) -> None:
     number = job.of_kind(messages.Schedule)[-1][1].number
     for rank in ranks:
         job.hear(rank, messages.RankWentBack(rank=rank, to_step=to_step))
     for rank in ranks if is_done else ():
-        job.hear(rank, messages.CarriedOut(number=number, rank=rank, step=20, latency_s=0.5))
+        done = messages.CarriedOut(number=number, rank=rank, step=20, latency_s=latency_s)
+        job.hear(rank, done)
 
 
 def actions(job: Job) -> list[str | None]:
@@ -95,6 +98,19 @@ def test_training_goes_on_when_all_are_back(start):
     assert len(job.entries("incident_end")) == 2
     assert actions(job) == ["rollback", "rollback"]
     assert job.messages("end") == ["Training ended."]
+
+
+def test_each_rollback_tells_its_own_time(start):
+    """
+    How long a rollback took is the longest time of its own ranks, not of an earlier one's.
+    """
+    job = start()
+    for step, latency_s in ((7, 0.5), (30, 0.25)):
+        job.report(1, finding("non_finite", 1, step=step))
+        schedule(job, step=step + 1)
+        come_back(job, 0, 1, to_step=step - 1, latency_s=latency_s)
+
+    assert [entry.evidence["rollback_s"] for entry in job.entries("restored")] == [0.5, 0.25]
 
 
 def test_recovery_is_the_first_new_step_past_the_fault(start):
