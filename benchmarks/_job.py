@@ -33,9 +33,11 @@ class Noise(Dataset):
 class Waiting(L.LightningModule):
     """A small model; a pause in the forward stands for the device's work."""
 
-    def __init__(self, step_ms: float, noise: float, seed: int) -> None:
+    def __init__(self, step_ms: float, noise: float, seed: int, mebibytes: int = 0) -> None:
         super().__init__()
         self.layer = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 1))
+        # Adam keeps two further values for each of these.
+        self.ballast = torch.nn.Parameter(torch.zeros(mebibytes * (1 << 18) // 3))
         self._step_s = step_ms / 1000
         self._noise = noise
         self._clock_hz = 0.0
@@ -49,7 +51,7 @@ class Waiting(L.LightningModule):
             torch.cuda._sleep(int(step_s * self.clock_hz))
         else:
             time.sleep(step_s)
-        return self.layer(batch).pow(2).mean()
+        return self.layer(batch).pow(2).mean() + self.ballast.sum()
 
     @property
     def clock_hz(self) -> float:
@@ -64,7 +66,17 @@ class Waiting(L.LightningModule):
         return self._clock_hz
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
+        if self.ballast.numel():
+            return torch.optim.Adam(self.parameters(), lr=1e-4)
         return torch.optim.SGD(self.parameters(), lr=1e-4)
+
+
+class Ends(L.Callback):
+    """Prints when each step ended on rank 0."""
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: object) -> None:
+        if trainer.is_global_zero:
+            print("ended", trainer.global_step - 1, time.time_ns(), flush=True)
 
 
 def main() -> None:
@@ -74,6 +86,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--step-ms", type=float, default=50)
     parser.add_argument("--noise", type=float, default=0.03)
+    parser.add_argument("--mebibytes", type=int, default=0, help="weights and optimizer")
     parser.add_argument("--run-dir", default="sla_runs")
     parser.add_argument("--accelerator", default="cpu")
     parser.add_argument("--override", default="{}")
@@ -89,13 +102,16 @@ def main() -> None:
         plugins=[LightningEnvironment()],
         max_steps=options.steps,
         max_epochs=-1,
-        callbacks=[SLACallback(contract=contract, run_dir=options.run_dir)],
+        callbacks=[
+            SLACallback(contract=contract, run_dir=options.run_dir),
+            *([Ends()] if options.mebibytes else []),
+        ],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    model = Waiting(options.step_ms, options.noise, seed=trainer.global_rank)
+    model = Waiting(options.step_ms, options.noise, trainer.global_rank, options.mebibytes)
     trainer.fit(model, DataLoader(Noise(options.steps * options.ranks * 2), batch_size=None))
 
 

@@ -20,7 +20,7 @@ noted_s = []
 def note():
     while True:
         noted_s.append(time.monotonic())
-        sys.stdout.write("tick\n")
+        sys.stdout.write("tick\\n")
         time.sleep(0.01)
 
 threading.Thread(target=note, daemon=True).start()
@@ -34,7 +34,7 @@ for step in range(3):
         if took_s > 0.1:
             ticks = sum(begin_s < noted < begin_s + took_s for noted in noted_s)
             # In one piece: the thread writes at the same time.
-            sys.stdout.write(f"held {where} {step} {ticks}\n")
+            sys.stdout.write(f"held {where} {step} {ticks}\\n")
 print("end")
 """
 
