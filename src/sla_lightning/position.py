@@ -9,6 +9,10 @@ from lightning.pytorch import Trainer
 from sla_lightning import _compat, _compat_position, random_state
 from slav1.checkpoint import Peers
 
+MAX_RANKS_BY_SIDE = 64
+"""Most ranks whose random states travel by the side channel, which brings all of them to each;
+where there are more, one collective in a save brings them to rank 0 only."""
+
 
 class Position:
     """Lets a training that goes on from a checkpoint see the batches and the noise that it
@@ -54,7 +58,10 @@ class Position:
         if self._peers.world_size == 1:
             return {"ranks": [mine]}
         # Who saves on some ranks only is told so here, and not left in a collective for ever.
-        self._peers.gather("checkpoint", None, limit_s=self._limit_s)
+        is_small = self._peers.world_size <= MAX_RANKS_BY_SIDE
+        met = self._peers.gather("checkpoint", mine if is_small else None, limit_s=self._limit_s)
+        if is_small:
+            return {"ranks": met}
         of_all: list[Any] = [None] * self._peers.world_size
         is_first = self._peers.rank == 0
         dist.gather_object(mine, of_all if is_first else None, dst=0)

@@ -55,15 +55,12 @@ class WatchedFit:
         """
         self._trainer = trainer
         self._lacks = _compat.missing_for_rollback(trainer)
+        place = (trainer.global_rank, trainer.world_size)
+        # A mistake in the plan is told before a run is opened.
+        planned_faults(*place)
         self.session = self._join(contract, run_dir)
-        try:
-            # A fault hits the start that it is meant for, not the one that recovers from it.
-            faults = planned_faults(
-                trainer.global_rank, trainer.world_size, attempt=self.session.attempt
-            )
-        except ValueError:
-            self.session.leave("not_started")
-            raise
+        # A fault hits the start that it is meant for, not the one that recovers from it.
+        faults = planned_faults(*place, attempt=self.session.attempt)
         self._settings = self.session.contract.checkpoint
         self._loaded: dict[str, Any] = {}
         self._detectors: Any = None
