@@ -9,12 +9,15 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from torch import distributed as dist
+
 from sla_accelerate._place import check_launch, place_of
 from sla_accelerate.actions import OnStop, TrainingStoppedError
 from sla_accelerate.telemetry import LoopWatch
 from slav1.session import RunSettings, join
 from slav1.session.rendezvous import job_rendezvous
 from slav1.session.settings_source import Resolved
+from slav1.startup.restarts import restart_hazard
 from slav1.testing import planned_faults
 
 JOIN_LIMIT_S = 1800.0
@@ -81,11 +84,13 @@ def begin(
         ),
         job_rendezvous(),
     )
-    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    backend = dist.get_backend() if dist.is_initialized() else ""
+    if rank == 0 and (said := restart_hazard(os.environ, backend)):
+        session.note(said)
     watch = LoopWatch(
         session,
         on_stop=on_stop,
-        faults=planned_faults(rank, world_size, attempt=attempt),
+        faults=planned_faults(rank, world_size, attempt=session.attempt),
         keeps_batch=state.device.type == "cpu",
     )
     _Shared.watch, _Shared.settings, _Shared.handled = watch, settings, sys.exc_info()[1]

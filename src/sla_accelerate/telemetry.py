@@ -284,9 +284,20 @@ class LoopWatch:
         self._losses.end_step(self.step, scale=1, batch=self._num_batches - 1, flags=flags)
         if self._faults is not None:
             self._faults.at_step_end(self.step)
+        if self.step == 0 and self.session.attempt:
+            self._tell_that_all_is_done_again()
         action = self.session.at_boundary(self.step)
         if action is not None:
             self.orders.carry_out(self, action)
+
+    def _tell_that_all_is_done_again(self) -> None:
+        if self.session.rank == 0:
+            self.session.note(
+                f"This is start {self.session.attempt + 1} of the run, and it trains from the "
+                "first step: the script has loaded no checkpoint. Call load_state('last_good') "
+                "before the loop; at a first start it returns None and changes nothing.",
+                step=0,
+            )
 
     def _is_training(self) -> bool:
         return is_grad_enabled() and (not self._is_mode_telling or self.prepared.is_training())

@@ -46,7 +46,6 @@ class Resume:
             self._say("This run has no checkpoint to go on from.")
             return None if is_asked_for else asked
         self._shelf.resumed(self.choice)
-        self._tell(self.choice)
         # It has just been read whole, by all ranks together.
         self._guard.trusted = self.choice.path
         return self.choice.path
@@ -55,11 +54,6 @@ class Resume:
         """Whether a launcher has brought the run back: its script asks for what it asked for
         at the first start, and would begin all over."""
         return self._session.attempt > 0 and "TORCHELASTIC_RUN_ID" in os.environ
-
-    def _tell(self, choice: Choice) -> None:
-        message = f"Training goes on from {choice.path}, after step {choice.step}."
-        if self._session.rank == 0:
-            self._session.peers.record("restored", message, step=choice.step, path=str(choice.path))
 
     def _say(self, message: str) -> None:
         if self._session.rank == 0:

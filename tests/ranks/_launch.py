@@ -273,9 +273,11 @@ class Launch:
         """The same through ``torchrun``; the launcher is rank -1 of the result."""
         job = self._new_job(timeout_s)
         path = _file_of(script, job.folder)
+        # With a static address the store, and gloo's addresses in it, outlive a restart.
+        static = ["--master-addr", "127.0.0.1", "--master-port", str(job.port)]
         command = [
             *("-m", "torch.distributed.run", "--nproc-per-node", str(num_ranks)),
-            *("--master-addr", "127.0.0.1", "--master-port", str(job.port)),
+            *(["--standalone"] if max_restarts else static),
             *("--max-restarts", str(max_restarts), "--redirects", "3"),
             *("--log-dir", str(job.folder / "torchrun"), str(path), *args),
         ]

@@ -34,7 +34,7 @@ def paths() -> dict[str, str]:
 
 def the_run(run_dir: Path) -> Path:
     """The folder of the only run in a run directory."""
-    (folder,) = run_dir.iterdir()
+    (folder,) = filter(Path.is_dir, run_dir.iterdir())
     return folder
 
 

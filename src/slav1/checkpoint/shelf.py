@@ -14,7 +14,7 @@ from slav1.checkpoint._disk import Disk
 from slav1.checkpoint._keep import Keep
 from slav1.checkpoint._line import Choice, Commit, Line
 from slav1.checkpoint._meeting import StageError
-from slav1.checkpoint._names import Writer
+from slav1.checkpoint._names import Writer, place_of
 from slav1.checkpoint._save import Save
 from slav1.checkpoint._seal import READS_BACK_DIFFERENTLY
 from slav1.checkpoint._sweep import sweep_once
@@ -79,7 +79,7 @@ class Shelf:
             attempt=attempt,
             writer=Writer.of_this_process(run),
             catalogue=Catalogue(run_folder.absolute().parent / CATALOGUE, run, disk),
-            own_folder=run_folder.absolute() / OWN_FOLDER,
+            own_folder=Path(os.path.realpath(run_folder / OWN_FOLDER)),
         )
         self._keep = Keep(self._line, roots)
         self._background = Background()
@@ -100,7 +100,9 @@ class Shelf:
 
         Raises:
             SaveFailedError: On all ranks, if it did not become a checkpoint.
+            CheckpointError: If a save in the background does not end.
         """
+        self._wait_for_the_one_before()
         return self._save(path, write, facts, self._line.number("save"))
 
     def save_in_background(
@@ -108,7 +110,7 @@ class Shelf:
     ) -> None:
         """Collective. The same in a thread, while training goes on.
 
-        One save runs at a time: another one waits for it. What goes wrong comes out of
+        One save runs at a time: another one, of either kind, waits for it. What goes wrong comes out of
         :meth:`poll`.
 
         Args:
@@ -192,14 +194,24 @@ class Shelf:
 
         Raises:
             NoGoodCheckpointError: If there are some and none can be used.
+            CheckpointError: On all ranks, if rank 0 can't look for them.
         """
         self._wait_for_the_one_before()
-        return choose(self._line, self._keep.folders(), before_step=before_step)
+        try:
+            return choose(self._line, self._keep.folders(), before_step=before_step)
+        except StageError as error:
+            raise CheckpointError(f"Checkpoints can't be looked for: {error}") from error
 
     def resumed(self, choice: Choice) -> None:
         """Counts that the run goes on from a checkpoint. Every rank calls it."""
         if self._line.is_leader:
             self._tell("resumed", choice)
+            self._line.peers.record(
+                "restored",
+                f"Training goes on from {choice.path}, after step {choice.step}.",
+                step=choice.step,
+                path=str(choice.path),
+            )
         with self._line.lock:
             self._line.known[choice.path] = choice.manifest
 
@@ -220,6 +232,11 @@ class Shelf:
         """The newest healthy checkpoint, as far as this rank knows without reading it."""
         return self._keep.last_good()
 
+    def is_last_good(self, path: Path) -> bool:
+        """Whether :attr:`last_good` lies at a path, however that is written."""
+        last_good = self.last_good
+        return last_good is not None and last_good.path == place_of(path)
+
     def may_remove(self, path: Path) -> bool:
         """Whether a host may remove a checkpoint now, by its own rotation.
 
@@ -228,11 +245,11 @@ class Shelf:
         Returns:
             False for the last good one and, unless ``keep`` is 1, the good one before it.
         """
-        return self._keep.may_remove(path.absolute())
+        return self._keep.may_remove(place_of(path))
 
     def removed(self, path: Path) -> None:
         """Tells that the host has removed a checkpoint. Every rank calls it."""
-        self._keep.forget(path.absolute())
+        self._keep.forget(place_of(path))
 
     def prune(self, folder: Path, *, keep: int | None = None) -> list[Path]:
         """Removes older checkpoints of a folder. Every rank calls it; the leader acts.
@@ -249,7 +266,7 @@ class Shelf:
         if not self._line.is_leader:
             return []
         wanted = keep if keep is not None else self._line.settings.keep
-        return self._keep.prune(folder.absolute(), wanted)
+        return self._keep.prune(Path(os.path.realpath(folder)), wanted)
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -257,7 +274,7 @@ class Shelf:
         self, path: Path, write: Callable[[Path], None], facts: SaveFacts, number: int
     ) -> Commit:
         self._keep.scan()
-        sweep_once(self._line, path.absolute().parent)
+        sweep_once(self._line, place_of(path).parent)
         try:
             commit = Save(self._line, path, write, facts, number).run()
         except SaveFailedError as error:
@@ -274,7 +291,7 @@ class Shelf:
     def _save_beside_training(
         self, path: Path, write: Callable[[Path], None], facts: SaveFacts, number: int
     ) -> Commit:
-        with self._throttle.in_background(path.absolute().parent):
+        with self._throttle.in_background(place_of(path).parent):
             return self._save(path, write, facts, number)
 
     def _wait_for_the_one_before(self) -> None:

@@ -225,7 +225,7 @@ class Coordinator:
         before = self._guard.newest_step
         self._judge_all(self._guard.observe(message.samples))
         if self._guard.newest_step > before:
-            self._tell_if_recovered(self._guard.newest_step)
+            self._tell_if_recovered(before, self._guard.newest_step)
         self._answer_state_requests()
 
     @_on.register
@@ -284,8 +284,8 @@ class Coordinator:
     def _can_roll_back(self) -> bool:
         return len(self._can_go_back) == self._membership.world_size
 
-    def _tell_if_recovered(self, step: int) -> None:
-        recovered = self._recovery.on_step(step, time.time_ns())
+    def _tell_if_recovered(self, before: int, newest: int) -> None:
+        recovered = self._recovery.on_steps(before, newest, time.time_ns())
         if recovered is not None:
             notices.recovered(self._journal, recovered)
 

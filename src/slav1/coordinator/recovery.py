@@ -52,20 +52,22 @@ class Recovery:
         if self._fault is None:
             self._fault = fault
 
-    def on_step(self, step: int, now_ns: int) -> Recovered | None:
-        """Takes in the newest step that all ranks have made since the run went back.
+    def on_steps(self, before: int, newest: int, now_ns: int) -> Recovered | None:
+        """Takes in what all ranks have made since the run went back.
 
         Args:
-            step: Optimizer step, from 0.
+            before: Newest optimizer step so far, from 0; -1 if none.
+            newest: Newest one now, later than ``before``.
             now_ns: Wall clock, in nanoseconds.
 
         Returns:
             How the run recovered, once, at the first step past the fault.
         """
         fault = self._fault
-        if fault is None or step <= fault.step:
+        if fault is None or newest <= fault.step:
             return None
         self._fault = None
+        step = max(before, fault.step) + 1
         seconds = max(0.0, (now_ns - fault.began_ns) * 1e-9)
         return Recovered(fault=fault, step=step, seconds=seconds)
 

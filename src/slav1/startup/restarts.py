@@ -26,6 +26,7 @@ def restart_hazard(environment: Mapping[str, str], backend: str) -> str | None:
         return None
     return (
         "The launcher may start this job again, and its store keeps the addresses that gloo's "
-        "ranks had before: a restarted rank may call a dead one and give up. Start the launcher "
-        f"with {SHARED_STORE_OFF}=1."
+        "ranks had before: a restarted rank may call a dead one and give up. Start torchrun with "
+        f"{SHARED_STORE_OFF}=1 in its environment and --rdzv-backend=c10d (or --standalone); "
+        "with --master-addr alone it always shares the store."
     )

@@ -20,8 +20,8 @@ from ._crash_states import RecordingDisk
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_every_crash_leaves_the_last_commit(run: Any, disk: Any, tmp_path: Path) -> None:
     """
-    Whatever a power cut leaves, what is chosen has the right bytes and is no older than
-    the last save that was acknowledged. (A fixed sample; all of it runs in benchmarks.)
+    Whatever a power cut leaves (here a fixed sample, in benchmarks all of it), what is
+    chosen has the right bytes and is no older than the last save that was acknowledged.
     """
     outcome = try_all(tmp_path, run, disk(), share=0.1)
 

@@ -256,7 +256,7 @@ def test_another_form_of_a_rule_starts_from_its_own_settings():
 
     changed = contract.override(loss_variance={"rule": "literal"}).rules["loss_variance"]
 
-    assert (changed.mode, changed.action) == (Mode.ENFORCE, Action.STOP)
+    assert (changed.mode, changed.action) == (Mode.ENFORCE, Action.ROLLBACK)
     assert changed.detector == variants()["loss_variance"]["literal"]()
 
 

@@ -22,12 +22,12 @@ def test_steps_that_are_made_again_are_no_recovery():
     """
     recovery = Recovery(FAULT)
 
-    assert recovery.on_step(60, 11_000_000_000) is None
-    assert recovery.on_step(80, 12_000_000_000) is None
-    recovered = recovery.on_step(81, 13_500_000_000)
+    assert recovery.on_steps(-1, 60, 11_000_000_000) is None
+    assert recovery.on_steps(60, 80, 12_000_000_000) is None
+    recovered = recovery.on_steps(80, 83, 13_500_000_000)
     assert recovered is not None
     assert (recovered.step, recovered.seconds) == (81, pytest.approx(3.5))
-    assert recovery.on_step(82, 14_000_000_000) is None
+    assert recovery.on_steps(83, 84, 14_000_000_000) is None
 
 
 def test_first_of_several_faults_counts():
@@ -38,8 +38,8 @@ def test_first_of_several_faults_counts():
     recovery.begin(FAULT)
     recovery.begin(Fault(rule="liveness", step=90, began_ns=20_000_000_000))
 
-    assert recovery.on_step(81, 30_000_000_000).seconds == pytest.approx(20.0)
-    assert recovery.on_step(91, 40_000_000_000) is None
+    assert recovery.on_steps(79, 85, 30_000_000_000).seconds == pytest.approx(20.0)
+    assert recovery.on_steps(90, 91, 40_000_000_000) is None
 
 
 def test_fault_began_when_progress_ended():
