@@ -147,11 +147,10 @@ class _Reader:
         filled = 0
         while filled < length:
             # A direct read that stopped early starts again at the block it stopped in.
-            if self._is_direct:
-                filled -= filled % BLOCK_BYTES
-            with view[filled:] as rest:
-                got = os.preadv(self._file, [rest], start + filled)
-            if got <= 0:
+            begun = filled - filled % BLOCK_BYTES if self._is_direct else filled
+            with view[begun:] as rest:
+                got = os.preadv(self._file, [rest], start + begun)
+            if begun + got <= filled:
                 raise OSError(errno.EIO, "became shorter while it was read", str(self._path))
-            filled += got
+            filled = begun + got
         return length
