@@ -163,10 +163,16 @@ class Throttle:
             yield
             return
         way = way_for(folder)
+        try:
+            undo = _begin(way, percent)
+        except OSError as error:
+            # The other ranks wait for this one's save, slowed or not.
+            why = f"{way.why}, but {way.means.value} can't be set: {error}"
+            way = Way(means=Means.RATE, why=why)
+            undo = _begin(way, percent)
         if self._say is not None and percent != self._told_percent:
             self._say(way, percent)
         self._told_percent = percent
-        undo = _begin(way, percent)
         self._percent = percent if way.means is Means.RATE else 100
         try:
             yield
@@ -234,6 +240,9 @@ def _begin(way: Way, percent: int) -> Callable[[], object]:
     if way.means is Means.WEIGHT and way.weight_file is not None:
         file = way.weight_file
         before = file.read_text().split()[1]
+        if before == str(percent):
+            # Another rank of this cgroup is at it, and puts back what was before.
+            return lambda: None
         file.write_text(f"default {percent}")
         return lambda: file.write_text(f"default {before}")
     if way.means is Means.PRIORITY:

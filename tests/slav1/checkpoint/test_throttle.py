@@ -103,6 +103,38 @@ def test_a_weight_is_put_back(tmp_path):
     assert (during, machine.weight.read_text()) == ("default 60", "default 100")
 
 
+def test_ranks_that_share_a_weight_put_it_back(tmp_path):
+    """
+    Whichever of two ranks of one cgroup ends its save first, the weight is in the end what it
+    was before both.
+    """
+    machine = Machine(tmp_path, "bfq").with_cgroup()
+
+    for first, second in ((0, 1), (1, 0)):
+        undo = [_begin(machine.way(), 60), _begin(machine.way(), 60)]
+        undo[first]()
+        undo[second]()
+        assert machine.weight.read_text() == "default 100"
+
+
+def test_what_can_not_be_slowed_is_saved_all_the_same(tmp_path, monkeypatch):
+    """
+    A means that fails on one rank keeps it from no meeting: it slows itself by pauses, and the
+    ledger says why.
+    """
+    lines = []
+    peers = Alone(lambda kind, message, **facts: lines.append(message), lambda: 60)
+    gone = Way(means=Means.WEIGHT, why="a test", weight_file=tmp_path / "gone")
+    monkeypatch.setattr("slav1.checkpoint.throttle.way_for", lambda folder: gone)
+    shelf = shelf_of(tmp_path, peers)
+
+    shelf.save_in_background(tmp_path / "ck" / "x", file_writer(1), facts(1))
+    shelf.drain(20.0)
+
+    assert shelf.last_good is not None
+    assert "by rate limit" in lines[0] and "No such file" in lines[0]
+
+
 def test_a_priority_is_of_the_writing_thread_only():
     """
     The thread that writes goes last, no other does, and it is put back afterwards.
