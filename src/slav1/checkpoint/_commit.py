@@ -6,6 +6,7 @@ from pathlib import Path
 from slav1.checkpoint._disk import Disk, remove
 from slav1.checkpoint._names import (
     MANIFEST,
+    SIDECAR,
     Writer,
     beside,
     recognise,
@@ -17,7 +18,7 @@ from slav1.checkpoint._seal import folders_of
 from slav1.checkpoint.digests import Digest, digest_file
 from slav1.checkpoint.generations import Generations, read_generations
 from slav1.checkpoint.manifest import Manifest, ManifestError
-from slav1.checkpoint.verify import check_members
+from slav1.checkpoint.verify import verify_single
 
 
 def commit_folder(staging: Path, path: Path, manifest: Manifest, spare: Path, disk: Disk) -> None:
@@ -86,19 +87,21 @@ def what_lies_at(path: Path, manifest: Manifest) -> Manifest | Digest | None:
     """What a single file that is about to be replaced is, by its contents.
 
     Returns:
-        Its manifest if it is a checkpoint of ours and whole, its digest if not, None if
-        there is nothing.
+        Its manifest if it is a checkpoint of ours and whole, its digest if it was never one,
+        None if there is nothing, or nothing but damage.
     """
     if path.is_symlink() or not path.is_file():
         return None
     try:
         generations = read_generations(path)
     except ManifestError:
-        generations = None
-    for one in generations.manifests if generations else []:
-        if not check_members(path, one, one.members, from_medium=False):
-            return one
-    return digest_file(path, manifest.digest)
+        return None
+    if generations is None:
+        return digest_file(path, manifest.digest)
+    report = verify_single(path, generations, from_medium=False)
+    if report.problems:
+        return None
+    return report.manifest or digest_file(path, manifest.digest)
 
 
 def set_aside(path: Path, disk: Disk) -> Path:
@@ -145,7 +148,7 @@ def sweep(folder: Path, me: Writer, disk: Disk) -> list[tuple[Path, int]]:
     lost = []
     for left in gone:
         path = left.path
-        is_manifest = path.name.endswith(sidecar_of(Path("x")).name[1:]) and not path.is_dir()
+        is_manifest = path.name.endswith(SIDECAR) and not path.is_dir()
         if left.what == "old" and not is_manifest and not left.target.exists():
             disk.rename(path, left.target)
             disk.fsync(folder)

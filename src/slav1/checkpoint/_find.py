@@ -43,10 +43,10 @@ def find_checkpoints(
 
 def _candidates(folder: Path) -> list[Path]:
     try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        entries = sorted(os.scandir(os.path.realpath(folder)), key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return []
-    paths = [Path(os.path.abspath(entry.path)) for entry in entries]  # noqa: PTH100 - links stay
+    paths = [Path(entry.path) for entry in entries]
     return [path for path in paths if _may_be_one(path)]
 
 

@@ -1,10 +1,11 @@
 """Keeps checkpoints: knows which there are, and removes only what may go."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from slav1.checkpoint._commit import discard
-from slav1.checkpoint._find import find_checkpoints
+from slav1.checkpoint._find import Found, find_checkpoints
 from slav1.checkpoint._line import Choice, Line
 from slav1.checkpoint._names import beside, sidecar_of
 from slav1.checkpoint.manifest import Manifest
@@ -22,7 +23,7 @@ class Keep:
 
     def __init__(self, line: Line, roots: Sequence[Path]) -> None:
         self._line = line
-        self._roots = [root.absolute() for root in roots]
+        self._roots = [Path(os.path.realpath(root)) for root in roots]
         self._is_scanned = False
         self._unwanted: set[Path] = set()
 
@@ -32,10 +33,20 @@ class Keep:
             if self._is_scanned:
                 return
             self._is_scanned = True
-            folders = [*self.folders(), *self._line.catalogue.folders()]
-            for one in find_checkpoints(dict.fromkeys(folders), self._line.run):
+            try:
+                found = self._find()
+            except OSError as error:
+                # Fewer are known then, so fewer are removed; and no rank stays away from a save.
+                message = f"Earlier checkpoints could not be looked for: {error}."
+                self._line.peers.record("notice", message)
+                return
+            for one in found:
                 if one.generations is not None:
                     self._line.known.setdefault(one.path, one.generations.new)
+
+    def _find(self) -> list[Found]:
+        folders = [*self.folders(), *self._line.catalogue.folders()]
+        return find_checkpoints(dict.fromkeys(folders), self._line.run)
 
     def folders(self) -> list[Path]:
         """Where checkpoints of the run may lie."""

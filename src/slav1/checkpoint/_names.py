@@ -84,6 +84,12 @@ class LeftOver:
     """The checkpoint it belongs to."""
 
 
+def place_of(path: Path) -> Path:
+    """The one name of a checkpoint: links on the way to it are followed, but not itself, since
+    a link is replaced."""
+    return Path(os.path.realpath(path.parent)) / path.name
+
+
 def short(text: str) -> str:
     """8 hex digits that stand for a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:8]

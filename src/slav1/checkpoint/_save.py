@@ -16,7 +16,7 @@ from slav1.checkpoint._content import Content
 from slav1.checkpoint._disk import remove
 from slav1.checkpoint._line import LEADER, Commit, Line
 from slav1.checkpoint._meeting import StageError, together
-from slav1.checkpoint._names import beside, sidecar_of
+from slav1.checkpoint._names import beside, place_of, sidecar_of
 from slav1.checkpoint._seal import flush_own_machine, seal, share_out
 from slav1.checkpoint._state import FiniteCheck, StateFacts, look_at
 from slav1.checkpoint.digests import Digest
@@ -58,7 +58,7 @@ class Save:
         number: int,
     ) -> None:
         self._line = line
-        self._path = Path(os.path.abspath(path))  # noqa: PTH100 - a link is replaced, not followed
+        self._path = place_of(path)
         self._write = write
         self._facts = facts
         self._number = number
@@ -140,6 +140,7 @@ class Save:
             mine |= {
                 "staging": str(staging),
                 "sequence": self._next_sequence(),
+                "newest": self._newest(),
                 "time_ns": time.time_ns(),
                 "position": json.loads(json.dumps(dict(self._facts.position))),
                 "versions": _versions(),
@@ -149,6 +150,14 @@ class Save:
     def _next_sequence(self) -> int:
         known = [manifest.sequence for _, manifest in self._line.newest_first()]
         return 1 + max([self._line.catalogue.last_sequence(), *known], default=0)
+
+    def _newest(self) -> dict[str, Any] | None:
+        """The newest checkpoint: what rank 0 knows of it counts for all ranks."""
+        known = self._line.newest_first()
+        if not known:
+            return None
+        path, manifest = known[0]
+        return {"path": str(path), "step": manifest.step, "content": manifest.content}
 
     def _judge(self, begun: list[dict[str, Any]]) -> None:
         leader = begun[LEADER]
@@ -184,17 +193,16 @@ class Save:
 
     def _refuse_the_same_again(self, begun: list[dict[str, Any]]) -> None:
         content = _content_root(begun)
-        newest = self._line.newest_first()
-        if not content or not newest:
+        newest = begun[LEADER]["newest"]
+        if not content or newest is None:
             return
-        path, last = newest[0]
-        if last.content == content and last.step != begun[LEADER]["step"]:
+        if newest["content"] == content and newest["step"] != begun[LEADER]["step"]:
             raise _NotSavedError(
                 Verdict(
                     is_committed=False,
-                    reason=f"Every tensor is bit for bit that of {path} (step {last.step}) "
-                    f"although steps were taken since: the state does not change, or it is not "
-                    "what is being trained.",
+                    reason=f"Every tensor is bit for bit that of {newest['path']} (step "
+                    f"{newest['step']}) although steps were taken since: the state does not "
+                    "change, or it is not what is being trained.",
                 )
             )
 

@@ -110,8 +110,8 @@ class Shelf:
     ) -> None:
         """Collective. The same in a thread, while training goes on.
 
-        One save runs at a time: another one, of either kind, waits for it. What goes wrong comes out of
-        :meth:`poll`.
+        One save runs at a time: another one, of either kind, waits for it. What goes wrong
+        comes out of :meth:`poll`.
 
         Args:
             path: Where the checkpoint shall lie.

@@ -124,6 +124,35 @@ def test_the_same_again_is_refused(tmp_path: Path) -> None:
             save(later, tmp_path, 2, state_at(1))
 
 
+def test_ranks_that_know_different_checkpoints_refuse_alike(tmp_path: Path) -> None:
+    """
+    Whether a state is that of the newest checkpoint rank 0 says: a rank whose machine never saw
+    that one refuses too, instead of waiting for the others in the write.
+    """
+    weight = torch.ones(3)
+
+    def work(peers: ThreadPeers) -> Any:
+        def save(shelf: Any, name: str, step: int) -> Any:
+            def write(path: Path) -> None:
+                if peers.rank == 0:
+                    torch.save({"w": weight}, path)
+
+            tensors = {"w": weight} if peers.rank == 0 else {}
+            return shelf.save(tmp_path / name / "x", write, facts(step, tensors=tensors))
+
+        save(shelf_of(tmp_path, peers, verify="content"), "ck", 1)
+        home = tmp_path if peers.rank == 0 else tmp_path / "elsewhere"
+        again = shelf_of(home, peers, verify="content", attempt=1)
+        with pytest.raises(SaveFailedError) as failed:
+            save(again, "new", 2)
+        return failed.value.reason
+
+    reasons = run_ranks(work, 2)
+
+    assert reasons[0] == reasons[1]
+    assert "bit for bit" in reasons[0]
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_non_finite_is_seen(value: float, dtype: torch.dtype) -> None:

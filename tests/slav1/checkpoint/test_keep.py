@@ -95,6 +95,28 @@ def test_host_may_not_remove_the_last_good_one(tmp_path: Path) -> None:
     assert names(ck) == ["c.ckpt", "c.ckpt.sla.json"]
 
 
+@pytest.mark.parametrize("way", ["link", "dots"])
+def test_a_folder_with_two_names_is_one(way: str, tmp_path: Path) -> None:
+    """
+    However a host writes the path to a folder, through a link or through its parent, its last
+    good checkpoint is protected, not counted twice, and its older ones are pruned.
+    """
+    (tmp_path / "ck").mkdir()
+    (tmp_path / "link").symlink_to("ck")
+    same = {"link": tmp_path / "link", "dots": tmp_path / "link" / ".." / "ck"}[way]
+    first = shelf_of(tmp_path, Alone(), keep=1)
+    save_folders(first, tmp_path, [10])
+    first.save(same / "step-20", folder_writer(20), facts(20))
+    shelf = shelf_of(tmp_path, Alone(), attempt=1, keep=1)
+
+    for folder in (same, tmp_path / "ck"):
+        assert not shelf.may_remove(folder / "step-20")
+        assert shelf.is_last_good(folder / "step-20")
+    save_folders(shelf_of(tmp_path, Alone(), attempt=2), tmp_path, [30])
+    gone = shelf_of(tmp_path, Alone(), attempt=3).prune(same, keep=1)
+    assert [path.name for path in gone] == ["step-10"]
+
+
 def test_unhealthy_is_kept_and_never_chosen(tmp_path: Path) -> None:
     """
     PC-17: a state that is not healthy on any rank is committed, says so, and is never the

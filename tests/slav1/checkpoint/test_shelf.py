@@ -10,6 +10,7 @@ import pytest
 from slav1.checkpoint import (
     Alone,
     CheckpointDamagedError,
+    CheckpointError,
     NoGoodCheckpointError,
     PeersMissingError,
     SaveFailedError,
@@ -340,6 +341,48 @@ def test_what_was_there_before_us_is_not_called_verified(tmp_path: Path) -> None
     shelf.save(path, file_writer(1), facts(1))
     path.write_bytes(b"of somebody else")
     assert shelf.check(path) is None, "as after a crash between the two renames"
+
+
+def test_damage_is_no_less_damage_after_a_replacement_cut_short(tmp_path: Path) -> None:
+    """
+    A checkpoint of ours that is damaged when its successor is about to replace it is still
+    called damaged if the replacement never comes, and not something that was there before.
+    """
+    path = tmp_path / "ck" / "last.ckpt"
+    shelf = shelf_of(tmp_path, Alone())
+    shelf.save(path, file_writer(1), facts(1))
+    flip_a_bit(path)
+    damaged = path.read_bytes()
+
+    shelf.save(path, file_writer(2), facts(2))
+    path.write_bytes(damaged)
+
+    with pytest.raises(CheckpointDamagedError, match="digest"):
+        shelf.check(path)
+
+
+def test_a_catalogue_that_can_not_be_read_is_told_to_all(tmp_path: Path) -> None:
+    """
+    The catalogue only helps: a rank that can't read it still comes to a save; and where rank 0
+    can't, a choice fails on all ranks as what goes wrong with checkpoints does.
+    """
+
+    def save(peers: ThreadPeers) -> Any:
+        home = tmp_path / str(peers.rank)
+        if peers.rank == 1:
+            (home / "checkpoints.jsonl").mkdir(parents=True)
+        shelf = shelf_of(home, peers)
+        path = tmp_path / "ck" / "last.ckpt"
+        return shelf.save(path, file_writer(1, peers.rank), facts(1)).step
+
+    def choose(peers: ThreadPeers) -> Any:
+        return shelf_of(tmp_path / "1", peers).choose()
+
+    saved, chosen = run_ranks(save, 2), run_ranks(choose, 2)
+
+    assert saved == [1, 1]
+    assert [type(end) for end in chosen] == [CheckpointError, CheckpointError]
+    assert "Is a directory" in str(chosen[0])
 
 
 def test_another_job_is_left_alone(tmp_path: Path) -> None:
