@@ -27,6 +27,9 @@ MAX_THREADS = 4
 _Piece: TypeAlias = tuple[int, int, int]
 # Where to, where from, how many bytes.
 
+_Place: TypeAlias = tuple[Any, ...]
+# The keys that lead to a tensor: joined to a text, two places could read alike.
+
 NUM_SETS = 2
 """One set may still be written while the next copy is made into the other."""
 
@@ -43,7 +46,7 @@ class SnapshotBuffers:
 
     def __init__(self, *, pin: bool | None = None) -> None:
         self._pin = torch.cuda.is_available() if pin is None else pin
-        self._sets: list[dict[str, Tensor]] = [{} for _ in range(NUM_SETS)]
+        self._sets: list[dict[_Place, Tensor]] = [{} for _ in range(NUM_SETS)]
         self._next = 0
 
     def prepare(self, state: Any) -> None:
@@ -51,20 +54,21 @@ class SnapshotBuffers:
         for _ in range(NUM_SETS):
             snapshot(state, self)
 
-    def take_set(self) -> dict[str, Tensor]:
+    def take_set(self) -> dict[_Place, Tensor]:
         """The set whose turn it is; for :func:`snapshot`."""
         taken = self._sets[self._next]
         self._next = (self._next + 1) % NUM_SETS
         return taken
 
-    def fitting(self, buffers: dict[str, Tensor], name: str, like: Tensor) -> Tensor:
-        """Memory for one tensor, anew if type or shape changed; for :func:`snapshot`."""
-        present = buffers.get(name)
+    def fitting(self, buffers: dict[_Place, Tensor], place: _Place, like: Tensor) -> Tensor:
+        """Memory for the tensor at a place in the state, anew if type or shape changed; for
+        :func:`snapshot`."""
+        present = buffers.get(place)
         if present is not None and (present.dtype, present.shape) == (like.dtype, like.shape):
             return present
         pin = self._pin and like.device.type == "cuda"
         made = torch.empty(like.shape, dtype=like.dtype, pin_memory=pin)
-        buffers[name] = made
+        buffers[place] = made
         return made
 
 
@@ -80,7 +84,7 @@ def snapshot(state: Any, buffers: SnapshotBuffers | None = None) -> Any:
         buffers: Where to put the copies; None takes new memory.
     """
     copier = _Copier(buffers or SnapshotBuffers())
-    made = copier.rebuild(state, "")
+    made = copier.rebuild(state, ())
     copier.finish()
     return made
 
@@ -93,41 +97,43 @@ class _Copier:
         self._from: list[Tensor] = []
         self._to: list[Tensor] = []
 
-    def rebuild(self, value: Any, name: str) -> Any:
+    def rebuild(self, value: Any, place: _Place) -> Any:
         if isinstance(value, Tensor):
-            return self._copy(value, name)
+            return self._copy(value, place)
         if isinstance(value, str | int | float | bool | bytes | None):
             return value
         if type(value) is tuple:
-            return tuple(self.rebuild(one, f"{name}.{i}") for i, one in enumerate(value))
+            return tuple(self.rebuild(one, (*place, i)) for i, one in enumerate(value))
         if type(value) is list:
-            return [self.rebuild(one, f"{name}.{i}") for i, one in enumerate(value)]
+            return [self.rebuild(one, (*place, i)) for i, one in enumerate(value)]
         if isinstance(value, Mapping) and type(value).__module__ in ("builtins", "collections"):
-            return self._rebuild_mapping(value, name)
+            return self._rebuild_mapping(value, place)
         return copy.deepcopy(value)
 
-    def _rebuild_mapping(self, value: Mapping[Any, Any], name: str) -> Any:
+    def _rebuild_mapping(self, value: Mapping[Any, Any], place: _Place) -> Any:
         rebuilt = copy.copy(value)
         for key, inner in value.items():
-            rebuilt[key] = self.rebuild(inner, f"{name}.{key}")  # type: ignore[index]
+            rebuilt[key] = self.rebuild(inner, (*place, key))  # type: ignore[index]
         return rebuilt
 
-    def _copy(self, tensor: Tensor, name: str) -> Any:
+    def _copy(self, tensor: Tensor, place: _Place) -> Any:
         tensor = tensor.detach()
         if tensor.layout is not torch.strided or hasattr(tensor, "to_local"):
             # Spread or sparse: its own class knows how to copy it, on its own device.
             return tensor.clone()
-        place = (
+        memory = (
             tensor.device,
             tensor.data_ptr(),
             tensor.dtype,
             tensor.shape,
             tensor.stride(),
+            tensor.is_conj(),
+            tensor.is_neg(),
         )
-        if tensor.numel() and place in self._seen:
-            return self._seen[place]
-        buffer = self._buffers.fitting(self._set, name, tensor)
-        self._seen[place] = buffer
+        if tensor.numel() and memory in self._seen:
+            return self._seen[memory]
+        buffer = self._buffers.fitting(self._set, place, tensor)
+        self._seen[memory] = buffer
         self._from.append(tensor)
         self._to.append(buffer)
         return buffer

@@ -41,6 +41,46 @@ def test_snapshot_shares_nothing() -> None:
     assert third["w"].data_ptr() == first["w"].data_ptr(), "memory is used again"
 
 
+def test_names_that_read_alike_are_no_one_tensor() -> None:
+    """
+    Tensors whose places differ only in where a dot stands, in a number and its digits, or in
+    how the same memory is read, are copied apart.
+    """
+    number = torch.tensor([1 + 2j])
+    ones, twos = torch.ones(3), torch.full((3,), 2.0)
+    state = {"a.b": ones, "a": {"b": twos}, 0: ones + 2, "0": twos + 2}
+    lazy = {"number": number, "mirrored": number.conj()}
+
+    copy, read = snapshot(state), snapshot(lazy)
+
+    assert [copy["a.b"][0], copy["a"]["b"][0], copy[0][0], copy["0"][0]] == [1, 2, 3, 4]
+    assert (read["number"].item(), read["mirrored"].item()) == (1 + 2j, 1 - 2j)
+
+
+def test_a_save_that_training_waits_for_comes_after_the_one_beside_it(tmp_path: Path) -> None:
+    """
+    While a save runs in the background another one waits, so that each has a number of its own
+    and the later one is the newest.
+    """
+    shelf = shelf_of(tmp_path, Alone())
+    gate = threading.Event()
+
+    def write(path: Path) -> None:
+        gate.wait(10)
+        file_writer(1)(path)
+
+    shelf.save_in_background(tmp_path / "ck" / "beside", write, facts(1))
+    opens = threading.Timer(0.1, gate.set)
+    opens.start()
+    commit = shelf.save(tmp_path / "ck" / "own", file_writer(2), facts(2))
+    shelf.drain(20)
+    opens.join()
+
+    assert commit.manifest.sequence == 2
+    newest = shelf.choose()
+    assert newest is not None and newest.step == 2
+
+
 def test_every_tensor_carries_the_same_step(tmp_path: Path) -> None:
     """
     PC-04 (ii): while training changes every weight as fast as it can, each file holds one
