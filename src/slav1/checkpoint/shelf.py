@@ -273,6 +273,18 @@ class Shelf:
     def _save(
         self, path: Path, write: Callable[[Path], None], facts: SaveFacts, number: int
     ) -> Commit:
+        """Saves; once more at once if the disk gave back something else, which may have been
+        one bad block. Not where hosts take the state apart while they write it."""
+        try:
+            return self._save_once(path, write, facts, number)
+        except SaveFailedError as error:
+            if facts.kind != "replicated" or not _is_corrupt(error):
+                raise
+        return self._save_once(path, write, facts, number)
+
+    def _save_once(
+        self, path: Path, write: Callable[[Path], None], facts: SaveFacts, number: int
+    ) -> Commit:
         self._keep.scan()
         sweep_once(self._line, place_of(path).parent)
         try:
@@ -328,7 +340,7 @@ class Shelf:
             reason=error.reason,
             ranks=list(error.ranks),
             num_failed_in_row=self.num_failed_in_row,
-            is_corrupt=READS_BACK_DIFFERENTLY in error.reason,
+            is_corrupt=_is_corrupt(error),
         )
 
     def _tell_throttled(self, way: Way, percent: int) -> None:
@@ -350,3 +362,7 @@ class Shelf:
             self._line.catalogue.add(what, path, manifest)
         except OSError as error:
             self._line.peers.record("notice", f"The catalogue could not be written: {error}.")
+
+
+def _is_corrupt(error: SaveFailedError) -> bool:
+    return READS_BACK_DIFFERENTLY in error.reason
