@@ -170,6 +170,9 @@ class Coordinator:
         rank, step = message.rank, message.to_step
         self._decisions.on_rank_back(rank, step)
         is_first, unusable = self._guard.on_rank_back(rank, step, message.state)
+        if is_first:
+            # Steps come again, and may give rise to the same wish again.
+            self._wanted.clear()
         self._tell_unusable(unusable)
         if self._fault is not None:
             self._recovery.begin(self._fault)

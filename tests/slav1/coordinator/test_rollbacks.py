@@ -234,6 +234,21 @@ def test_a_host_may_ask_for_a_rollback(start):
     assert (told.onset_step, told.alarm_step) == (31, 40)
 
 
+def test_a_host_may_ask_again_at_a_step_that_is_made_again(start):
+    """
+    What was asked for before a rollback is done with: the same step may give rise to the next.
+    """
+    job = start()
+    for _ in range(2):
+        for rank in (0, 1):
+            wish = messages.RankWants(rank=rank, reason="Copies differ.", step=20, onset_step=None)
+            job.hear(rank, wish)
+        schedule(job)
+        come_back(job, 0, 1)
+
+    assert actions(job) == ["rollback", "rollback"]
+
+
 @pytest.mark.parametrize(
     ("steps", "now", "is_allowed"),
     [([], 5, True), ([10, 20], 30, True), ([10, 20, 30], 109, False), ([10, 20, 30], 110, True)],
