@@ -203,6 +203,12 @@ def is_sharded(trainer: Trainer) -> bool:
     )
 
 
+def is_tied_to_ranks(trainer: Trainer) -> bool:
+    """Whether a checkpoint can only be loaded by as many ranks as have saved it."""
+    strategy = trainer.strategy
+    return isinstance(strategy, DeepSpeedStrategy) and not strategy.load_full_weights
+
+
 def is_resuming(trainer: Trainer) -> bool:
     """Whether the loops have been loaded from a checkpoint and have not run since."""
     return bool(trainer.fit_loop.is_resuming)

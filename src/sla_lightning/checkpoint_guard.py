@@ -17,7 +17,14 @@ from sla_lightning.checkpoint_io import SLACheckpointIO, write_file
 from sla_lightning.paths import is_remote, local_path
 from sla_lightning.save_facts import facts_of, is_fit
 from sla_lightning.strategies import SLAStrategyMixin
-from slav1.checkpoint import CheckpointError, SaveFacts, SaveFailedError, Shelf
+from slav1.checkpoint import (
+    CheckpointError,
+    Manifest,
+    SaveFacts,
+    SaveFailedError,
+    Shelf,
+    WorldSizeError,
+)
 from slav1.checkpoint.fingerprints import name_tensors
 from slav1.checkpoint.snapshot import SnapshotBuffers, snapshot
 from slav1.contract.settings import CheckpointSettings
@@ -193,6 +200,7 @@ class CheckpointGuard:
 
         Raises:
             CheckpointDamagedError: On all ranks, if it is not what was committed.
+            WorldSizeError: On all ranks, if it needs another number of them.
         """
         if not is_remote(path):
             self.verify(local_path(path))
@@ -204,8 +212,21 @@ class CheckpointGuard:
         """Collective. See :meth:`load`."""
         if path == self.trusted or not path.exists():
             return
-        if self._shelf.check(path) is None:
+        manifest = self._shelf.check(path)
+        if manifest is None:
             self._say(f"{path} has no manifest: it was not verified, and is loaded as it is.")
+        else:
+            self.check_world_size(path, manifest)
+
+    def check_world_size(self, path: Path, manifest: Manifest) -> None:
+        """Looks whether as many ranks are there as a checkpoint needs that is whole.
+
+        Raises:
+            WorldSizeError: If its parts are tied to ranks and there are more or fewer.
+        """
+        present = self._trainer.world_size
+        if manifest.world_size != present and _compat.is_tied_to_ranks(self._trainer):
+            raise WorldSizeError(path=path, saved=manifest.world_size, present=present)
 
     def remove(self, remove: Callable[[Any], None], path: Any) -> None:
         """Removes a checkpoint, unless the run may still need it to go on."""

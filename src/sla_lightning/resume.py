@@ -45,6 +45,7 @@ class Resume:
         if self.choice is None:
             self._say("This run has no checkpoint to go on from.")
             return None if is_asked_for else asked
+        self._guard.check_world_size(self.choice.path, self.choice.manifest)
         self._shelf.resumed(self.choice)
         # It has just been read whole, by all ranks together.
         self._guard.trusted = self.choice.path

@@ -1,9 +1,12 @@
 """Lightning's own ways of saving, under the commit protocol."""
 
+import contextlib
+import dataclasses
 import itertools
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as pl
@@ -13,16 +16,22 @@ import toys
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.plugins import AsyncCheckpointIO
-from lightning.pytorch.strategies import StrategyRegistry
+from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, StrategyRegistry
 
 import sla_lightning.checkpoint_guard
 from sla_lightning import SLACallback, SLACheckpointIO, SLAFSDPStrategy, strategies
+from sla_lightning.checkpoint_guard import CheckpointGuard
 from slav1.checkpoint import (
+    Alone,
     CheckpointDamagedError,
     NoGoodCheckpointError,
+    SaveFacts,
     SaveFailedError,
+    Shelf,
+    WorldSizeError,
     verify_path,
 )
+from slav1.contract import CheckpointSettings
 
 from ._families import needs_deepspeed
 from ._runs import entries, messages, told
@@ -331,3 +340,32 @@ def test_a_save_on_one_rank_only_is_named(ranks: Any) -> None:
     (breach,) = entries(ranks.run_dir, "breach", rule="hang")
     assert "heckpoint entered by ranks [0], missing [1]" in breach.message
     assert "lone_save.py:18" in breach.message
+
+
+@pytest.mark.parametrize(
+    ("strategy", "saved_by", "is_refused"),
+    [(DeepSpeedStrategy, 4, True), (DeepSpeedStrategy, 2, False), (DDPStrategy, 4, False)],
+)
+def test_another_number_of_ranks_is_no_damage(tmp_path, strategy, saved_by, is_refused):
+    """
+    A whole checkpoint whose parts belong to ranks is refused by another number of them, in
+    words that speak of the ranks and not of damage; one that is the same for all is taken.
+    """
+    path = tmp_path / "a.ckpt"
+    commit = Shelf(
+        settings=CheckpointSettings(), peers=Alone(), run_folder=tmp_path / "runs" / "a", attempt=0
+    ).save(path, lambda file: file.write_bytes(b"x"), SaveFacts(step=1, host="t", kind="sharded"))
+    manifest = dataclasses.replace(commit.manifest, world_size=saved_by)
+    # Only what is asked of them: starting DeepSpeed takes half a minute.
+    bare = object.__new__(strategy)
+    bare.load_full_weights = False
+    guard = CheckpointGuard(SimpleNamespace(world_size=2, strategy=bare), None, None, None)
+    expected = (
+        pytest.raises(WorldSizeError, match="is whole, but it was written by 4 ranks")
+        if is_refused
+        else contextlib.nullcontext()
+    )
+    with expected as refused:
+        guard.check_world_size(path, manifest)
+
+    assert (refused is not None) == is_refused
