@@ -158,7 +158,8 @@ class Checkpoints:
                 if watch.num_steps == 0:
                     # Counted first: one that ends the process must not be tried for ever.
                     self.shelf(watch).resumed(choice)
-                self._restore(watch, choice, **options)
+                loaded = self._restore(watch, choice, **options)
+                self._go_on(watch, loaded, is_rollback=False)
                 return choice.path
             if input_dir is not None:
                 self._say(watch, "This run has no checkpoint yet: it starts from the beginning.")
@@ -198,19 +199,18 @@ class Checkpoints:
         choice = self.shelf(watch).choose(before_step=onset)
         if choice is None:
             raise NoWayBackError("it has no checkpoint yet; save_state() makes them.")
-        self._restore(watch, choice, is_rollback=True)
+        loaded = self._restore(watch, choice)
+        # Before this rank says that it is back: a later start must not find what is newer.
+        self.shelf(watch).rolled_back(choice)
+        self._go_on(watch, loaded, is_rollback=True)
         if self._skips_bad_batches:
             self._positions.leave_out(bad)
-        self.shelf(watch).rolled_back(choice)
 
-    def _restore(
-        self, watch: LoopWatch, choice: Choice, *, is_rollback: bool = False, **options: Any
-    ) -> None:
+    def _restore(self, watch: LoopWatch, choice: Choice, **options: Any) -> Loaded:
         """Collective. Loads a checkpoint that was chosen, and so verified."""
-        loaded = self._restorer.load(
+        return self._restorer.load(
             watch.session.peers, choice.path, choice.manifest, self._settings, options
         )
-        self._go_on(watch, loaded, is_rollback=is_rollback)
 
     def _go_on(self, watch: LoopWatch, loaded: Loaded, *, is_rollback: bool) -> None:
         """Collective. Puts detectors, steps and loaders where the checkpoint was."""

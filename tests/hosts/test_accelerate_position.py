@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 from sla_accelerate import DataOrderError, SLAAccelerator, TrainingStoppedError, _runs
 from slav1.decision import Action
 from slav1.recorder.layout import Word
+from slav1.session import Session
 
 from ._counting import start_afresh, with_contract
 
@@ -318,6 +319,34 @@ def test_a_rollback_brings_the_loop_back(tmp_path, loops, at_step, onset):
         *items[at_step + 1 :],
     ]
     assert [step for step, _ in again] == list(range(3, 3 + len(again)))
+
+
+def test_what_is_newer_is_set_aside_before_a_rank_says_it_is_back(tmp_path, monkeypatch):
+    """
+    Once training is said to go on from a checkpoint, no later start can find a newer one from
+    after the harm.
+    """
+    loop = Loop(tmp_path, data_loader={"use_seedable_sampler": True})
+    is_there: list[bool] = []
+    rolled_back = Session.rolled_back
+
+    def say_back(session: Session, *args: Any) -> None:
+        is_there.append((tmp_path / "bad").exists())
+        rolled_back(session, *args)
+
+    def after_step(step: int) -> None:
+        if step == 2 and not is_there:
+            loop.accelerator.save_state(tmp_path / "good")
+        if step == 3 and not is_there:
+            loop.accelerator.save_state(tmp_path / "bad")
+            order(Action.ROLLBACK, at_step=4, onset=3, alarm=4)
+
+    monkeypatch.setattr(Session, "rolled_back", say_back)
+    loop.after_step = after_step
+    loop.train(1)
+
+    assert is_there == [False]
+    assert (tmp_path / "good").exists()
 
 
 def test_a_checkpoint_after_a_rollback_knows_what_is_left_out(tmp_path):
