@@ -14,7 +14,8 @@ from typing import Any
 from _machine import heading, quantile
 
 from slav1.checkpoint import throttle
-from slav1.checkpoint.throttle import THROTTLED_PERCENT, Means, Throttle, Way, way_for
+from slav1.checkpoint.throttle import Means, Throttle, Way, way_for
+from slav1.coordinator.throttling import THROTTLED_PERCENT
 
 READ_BYTES = 64 << 10
 MIB = 1 << 20

@@ -11,9 +11,6 @@ from enum import Enum
 from pathlib import Path
 from time import monotonic, sleep
 
-THROTTLED_PERCENT = 60
-"""Share of its speed that a throttled writer keeps, in percent; also the ``io.weight``."""
-
 PIECE_BYTES = 8 << 20
 """Bytes between two pauses of a writer that slows itself."""
 
