@@ -1,9 +1,10 @@
 """The numbered folders of Accelerate's automatic naming."""
 
+import os
 import re
 from pathlib import Path
 
-from slav1.checkpoint._names import workshop_of
+from slav1.checkpoint.workshop import workshop_of
 
 _NAME = re.compile(r"checkpoint_(\d+)$")
 
@@ -13,7 +14,7 @@ class NumberedFolders:
 
     def __init__(self, project_dir: str) -> None:
         """Takes the host's ``project_dir``."""
-        self.root = Path(project_dir).absolute() / "checkpoints"
+        self.root = Path(os.path.realpath(Path(project_dir) / "checkpoints"))
         # The host takes whatever lies among the numbered folders for a checkpoint.
         self.workshop = workshop_of(self.root)
 

@@ -99,6 +99,21 @@ def test_only_its_adapter_imports_a_host() -> None:
     assert wrong == []
 
 
+def test_adapters_use_what_is_public() -> None:
+    """
+    An adapter imports no private module of the core, nor of the other adapter.
+    """
+    wrong = [
+        f"{one.module} imports {one.imported}"
+        for one in OURS
+        if one.module.startswith("sla_")
+        and "._" in one.imported
+        and one.imported.split(".")[0] != one.module.split(".")[0]
+    ]
+
+    assert wrong == []
+
+
 def test_monitor_reaches_nothing_heavy() -> None:
     """
     No chain of imports leads from the monitor to torch, numpy, a host or the checkpoints.

@@ -12,13 +12,13 @@ from slav1.checkpoint._names import (
     recognise,
     rejected_name,
     sidecar_of,
-    workshop_of,
 )
 from slav1.checkpoint._seal import folders_of
 from slav1.checkpoint.digests import Digest, digest_file
 from slav1.checkpoint.generations import Generations, read_generations
 from slav1.checkpoint.manifest import Manifest, ManifestError
 from slav1.checkpoint.verify import verify_single
+from slav1.checkpoint.workshop import workshop_of
 
 
 def commit_folder(staging: Path, path: Path, manifest: Manifest, spare: Path, disk: Disk) -> None:

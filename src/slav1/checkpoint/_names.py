@@ -9,6 +9,8 @@ from pathlib import Path
 
 import psutil
 
+from slav1.checkpoint.workshop import home_of, workshop_of
+
 MANIFEST = "sla_manifest.json"
 """Name of the manifest inside a checkpoint that is a folder."""
 
@@ -17,9 +19,6 @@ SIDECAR = ".sla.json"
 
 REJECTED = ".rejected-"
 """What the name of a checkpoint that was set aside begins with."""
-
-WORKSHOP = ".sla-"
-"""What the name of a folder's workshop begins with; see :func:`workshop_of`."""
 
 _OURS = re.compile(
     r"^\.sla-(?P<what>new|old|gone)-(?P<run>[0-9a-f]{8})-(?P<boot>[0-9a-f]{8})"
@@ -95,15 +94,6 @@ def short(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def workshop_of(folder: Path) -> Path:
-    """Where the checkpoints of a folder are made, and rejected ones lie, if it is there.
-
-    For a host that takes everything in its folder for a checkpoint; elsewhere these lie
-    among the checkpoints. Whoever saves for such a host makes the workshop.
-    """
-    return folder.with_name(f"{WORKSHOP}{folder.name}")
-
-
 def beside(target: Path, what: str, writer: Writer, number: int, step: int) -> Path:
     """Path beside a checkpoint for what is being made, or is being replaced.
 
@@ -160,13 +150,6 @@ def _boot() -> str:
         return short(Path("/proc/sys/kernel/random/boot_id").read_text())
     except OSError:
         return short(os.uname().nodename)
-
-
-def home_of(folder: Path) -> Path:
-    """The folder whose workshop this is; itself if it is none."""
-    if not folder.name.startswith(WORKSHOP):
-        return folder
-    return folder.with_name(folder.name.removeprefix(WORKSHOP))
 
 
 def _place_beside(target: Path) -> Path:

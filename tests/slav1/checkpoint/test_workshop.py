@@ -2,7 +2,8 @@
 
 from slav1.checkpoint._commit import sweep
 from slav1.checkpoint._disk import Disk
-from slav1.checkpoint._names import Writer, beside, recognise, rejected_name, workshop_of
+from slav1.checkpoint._names import Writer, beside, recognise, rejected_name
+from slav1.checkpoint.workshop import workshop_of
 
 
 def test_with_a_workshop_nothing_of_ours_lies_among_the_checkpoints(tmp_path):
