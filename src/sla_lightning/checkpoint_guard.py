@@ -248,10 +248,9 @@ class CheckpointGuard:
     def _why_not(self, filepath: Any, facts: SaveFacts) -> str:
         if self._session.command.is_deciding:
             return "The contract is about to act on a breach; the state may be in it."
-        last_good = self._shelf.last_good
-        if last_good is None or is_remote(filepath):
+        if is_remote(filepath) or not self._shelf.is_last_good(local_path(filepath)):
             return ""
-        if last_good.path == local_path(filepath).absolute() and not is_fit(facts):
+        if not is_fit(facts):
             return "It is no state to go on from, and would take the last good one's place."
         return ""
 

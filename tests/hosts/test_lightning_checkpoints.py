@@ -185,11 +185,15 @@ def test_failed_saves_are_borne_until_there_are_too_many(
     assert not list((tmp_path / "b" / "saved").glob(".sla-new*"))
 
 
-def test_a_state_with_nan_takes_no_good_one_s_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["saved", "link"])
+def test_a_state_with_nan_takes_no_good_one_s_place(way: str, tmp_path: Path) -> None:
     """
     PC-17: with a contract that lets NaN pass, checkpoints of such weights are never the last
-    good one, and the one name that holds it is not overwritten.
+    good one, and the one name that holds it is not overwritten, however the host writes the
+    path to it.
     """
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "link").symlink_to("saved")
 
     class Spoils(pl.Callback):
         def on_train_batch_start(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
@@ -198,6 +202,8 @@ def test_a_state_with_nan_takes_no_good_one_s_place(tmp_path: Path) -> None:
 
     contract = toys.contract(non_finite={"mode": "observe"})
     last = saver(tmp_path, filename="same", enable_version_counter=False)
+    # The host follows links in a folder that it is given, but not in one that it finds.
+    last.dirpath = str(tmp_path / way)
     trainer = toys.trainer(
         SLACallback(contract, run_dir=str(tmp_path / "runs")),
         *(Spoils(), last),
