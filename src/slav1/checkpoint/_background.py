@@ -7,6 +7,10 @@ from pathlib import Path
 from slav1.checkpoint.errors import SaveFailedError
 from slav1.checkpoint.facts import SaveFacts
 
+HEAD_START_S = 0.002
+"""How long a save waits for training to go on, in seconds: a thread that starts would
+otherwise keep the interpreter for up to 5 ms."""
+
 
 class Background:
     """At most one save in a thread of its own, and what became of those before."""
@@ -25,6 +29,8 @@ class Background:
         assert not self.is_running
 
         def work() -> None:
+            # Lets go of the interpreter, so that training goes on before this does.
+            threading.Event().wait(HEAD_START_S)
             try:
                 save()
             except SaveFailedError as error:
