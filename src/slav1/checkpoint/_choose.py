@@ -60,6 +60,8 @@ def choose(line: Line, folders: Sequence[Path], *, before_step: int | None) -> C
         with line.lock:
             line.known[best.path] = best.manifest
             line.proved.add(best.manifest.seal)
+            if before_step is None:
+                line.loaded_sequence = best.manifest.sequence
         return line.choice(best.path, best.manifest)
     raise NoGoodCheckpointError(passed)
 
@@ -139,6 +141,8 @@ def _prove(line: Line, one: _Candidate, topic: str, passed: dict[Path, str]) -> 
 def _unfit(line: Line, one: _Candidate, manifest: Manifest, before_step: int | None) -> str | None:
     if not manifest.is_healthy:
         return f"the state of step {manifest.step} was not healthy when it was saved."
+    if before_step is not None and not line.is_of_this_training(manifest):
+        return "it is of another training with the same script."
     if before_step is not None and manifest.step >= before_step:
         return f"step {manifest.step} is not before step {before_step}."
     attempts = one.attempts.get(manifest.seal, 0)

@@ -59,6 +59,8 @@ class Keep:
         with self._line.lock:
             self._line.known[path] = manifest
             self._line.proved.add(manifest.seal)
+            if self._line.first_sequence is None:
+                self._line.first_sequence = manifest.sequence
             self._unwanted.discard(path)
 
     def forget(self, path: Path) -> None:

@@ -82,6 +82,12 @@ class Line:
     swept: set[Path] = field(default_factory=set)
     """Folders that were looked through for what dead writers left."""
 
+    loaded_sequence: int = 0
+    """Sequence of the checkpoint that this training was loaded from; 0 if it was not."""
+
+    first_sequence: int | None = None
+    """Sequence of the first that this training has saved; None before."""
+
     numbers: dict[str, int] = field(default_factory=dict)
     """How many saves, checks and choices there were: the same on all ranks."""
 
@@ -101,6 +107,12 @@ class Line:
         with self.lock:
             found = list(self.known.items())
         return sorted(found, key=lambda one: one[1].sequence, reverse=True)
+
+    def is_of_this_training(self, manifest: Manifest) -> bool:
+        """Whether training can have passed through a checkpoint: the same script may have left
+        others before, or on another way from an older one."""
+        is_own = self.first_sequence is not None and manifest.sequence >= self.first_sequence
+        return is_own or manifest.sequence <= self.loaded_sequence
 
     def mark(self, path: Path, manifest: Manifest) -> None:
         """Remembers how a file looks that was just put in place."""

@@ -178,16 +178,19 @@ class Shelf:
             raise problems[0].as_error(path)
         if manifest is not None:
             self._line.proved.add(manifest.seal)
+            if manifest.run == self._line.run:
+                self._line.loaded_sequence = manifest.sequence
         return manifest
 
     def choose(self, *, before_step: int | None = None) -> Choice | None:
-        """Collective. The newest healthy checkpoint of this run that verifies.
+        """Collective. The newest healthy checkpoint of this run that verifies, to load it.
 
         A damaged one is recorded and set aside under another name, never deleted. One that
         was resumed from ``max_attempts`` times without getting past it is passed over.
 
         Args:
-            before_step: Only checkpoints of earlier steps than this.
+            before_step: Only checkpoints of earlier steps than this, and only such as this
+                training has saved or come from: for a rollback.
 
         Returns:
             The same on all ranks; None if the run has no checkpoint at all.

@@ -158,6 +158,37 @@ def test_attempts_are_counted_over_starts(tmp_path: Path) -> None:
     assert again is not None and again.step == 20
 
 
+@pytest.mark.parametrize(
+    ("loads", "to_step"), [("nothing", None), ("last_good", 10), ("step-10", 10)]
+)
+def test_rollback_stays_within_one_training(
+    loads: str, to_step: int | None, tmp_path: Path
+) -> None:
+    """
+    A training that begins from scratch where an earlier one of the same script has left
+    checkpoints goes back to its own only; one that was loaded goes back to what it was loaded
+    from and what is older, and to its own.
+    """
+    save_folders(shelf_of(tmp_path, Alone()), tmp_path, [10, 20])
+
+    def work(peers: ThreadPeers) -> Any:
+        shelf = shelf_of(tmp_path, peers, run_folder=tmp_path / "run-2")
+        if loads == "last_good":
+            shelf.choose()
+        elif loads != "nothing":
+            shelf.check(tmp_path / "ck" / loads)
+        try:
+            choice = shelf.choose(before_step=19 if loads == "last_good" else 25)
+        except NoGoodCheckpointError:
+            choice = None
+        path = tmp_path / "ck" / "own"
+        shelf.save(path, folder_writer(30, peers.rank), facts(22, "sharded"))
+        own = shelf.choose(before_step=25)
+        return None if choice is None else choice.step, own is not None and own.path == path
+
+    assert run_ranks(work, 2) == [(to_step, True)] * 2
+
+
 def test_rollback_sets_newer_ones_aside(tmp_path: Path) -> None:
     """
     After a rollback the newer checkpoints lie under other names, whole, and a later start
