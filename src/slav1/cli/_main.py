@@ -3,11 +3,12 @@
 import io
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NoReturn
 
 import typer
 
+from slav1 import __version__
 from slav1.cli._errors import CommandLineError, one_line
 from slav1.cli.contract import check, show
 from slav1.cli.replay import replay
@@ -74,7 +75,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _app(*, with_demo: bool) -> typer.Typer:
-    app = _group("The stability contract for distributed training.")
+    app = _group("The stability contract for distributed training.", _start)
     contracts = _group("Print a contract, or check one.")
     contracts.command("show")(show)
     contracts.command("check")(check)
@@ -90,7 +91,7 @@ def _app(*, with_demo: bool) -> typer.Typer:
     return app
 
 
-def _group(text: str) -> typer.Typer:
+def _group(text: str, start: Callable[..., None] | None = None) -> typer.Typer:
     group = typer.Typer(
         help=text,
         add_completion=False,
@@ -99,8 +100,19 @@ def _group(text: str) -> typer.Typer:
         no_args_is_help=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    group.callback()(_show_help)
+    group.callback()(start or _show_help)
     return group
+
+
+def _start(
+    context: typer.Context,
+    *,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"slav1 {__version__}")
+        raise typer.Exit(0)
+    _show_help(context)
 
 
 def _show_help(context: typer.Context) -> None:

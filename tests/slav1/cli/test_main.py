@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+import slav1
 import slav1.cli._main as main_module
 from slav1.ledger import Entry
 
@@ -63,6 +64,16 @@ def test_help_is_no_mistake(sla, words):
     assert (result.status, result.err) == (0, "")
     assert result.out.startswith("Usage: sla")
     assert not ADORNMENT.search(result.out)
+
+
+def test_version_is_told(sla):
+    """
+    It prints the version that is installed, and ends with status 0.
+    """
+    result = sla("--version")
+
+    assert (result.status, result.err) == (0, "")
+    assert result.out == f"slav1 {slav1.__version__}\n"
 
 
 def test_help_names_every_command(sla):
