@@ -8,7 +8,7 @@ from lightning.pytorch import Trainer
 
 from sla_lightning import _compat, _compat_position
 from sla_lightning.checkpoint_guard import CheckpointGuard
-from slav1.checkpoint import Choice, NoGoodCheckpointError, Shelf
+from slav1.checkpoint import CheckpointError, Choice, Shelf
 from slav1.decision import Decision
 from slav1.phase import Phase
 from slav1.session import Session
@@ -105,7 +105,7 @@ class Rollback:
     def _choose(self, onset: int) -> Choice | None:
         try:
             choice = self._shelf.choose(before_step=onset)
-        except NoGoodCheckpointError as error:
+        except CheckpointError as error:
             self._session.stop_instead(f"There is no way back, so training stops: {error}")
             return None
         if choice is None:

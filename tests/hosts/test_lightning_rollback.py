@@ -154,6 +154,26 @@ def test_without_a_way_back_training_stops_and_says_so(tmp_path: Path) -> None:
     assert [line.step for line in entries(tmp_path / "many", "restored")] == [5]
 
 
+def test_where_checkpoints_can_not_be_looked_for_training_stops_too(tmp_path: Path) -> None:
+    """
+    What keeps the ranks from choosing is no error of the training's: fit returns, and the
+    ledger says what it was.
+    """
+
+    class Loses(pl.Callback):
+        def on_train_batch_start(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
+            if trainer.global_step == 6:
+                (tmp_path / "checkpoints.jsonl").unlink()
+                (tmp_path / "checkpoints.jsonl").mkdir()
+
+    callback, _, _ = train(tmp_path, {6}, Loses())
+
+    assert callback.stopped_at is not None and callback.stopped_at < 23
+    assert any(
+        "no way back" in line and "director" in line for line in messages(tmp_path, "notice")
+    )
+
+
 def test_a_host_that_lacks_a_name_is_not_taken_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
