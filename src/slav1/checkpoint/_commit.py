@@ -39,15 +39,7 @@ def commit_folder(staging: Path, path: Path, manifest: Manifest, spare: Path, di
         disk.rename(staging, path)
         _flush_names(path, staging, disk)
         return
-    old = staging
-    if not disk.exchange(staging, path):
-        # Between the two renames nothing has the final name: a start then finds `spare`.
-        disk.rename(path, spare)
-        _flush_names(spare, path, disk)
-        disk.rename(staging, path)
-        old = spare
-    _flush_names(path, staging, disk)
-    _remove_old(old, path, disk)
+    _replace(staging, path, spare, disk)
 
 
 def commit_file(
@@ -164,15 +156,31 @@ def sweep(folder: Path, me: Writer, disk: Disk) -> list[tuple[Path, int]]:
 def _replace_folder(staging: Path, path: Path, disk: Disk) -> None:
     left = recognise(staging)
     assert left is not None
-    old = beside(path, "old", left.writer, 0, left.step)
+    _replace(staging, path, beside(path, "old", left.writer, 0, left.step), disk)
+
+
+def _replace(staging: Path, path: Path, spare: Path, disk: Disk) -> None:
+    """Puts what was made in the place of a folder, and removes that."""
+    old = staging
     if not disk.exchange(staging, path):
-        disk.rename(path, old)
-        _flush_names(old, path, disk)
-        disk.rename(staging, path)
-    else:
-        old = staging
+        _rename_twice(staging, path, spare, disk)
+        old = spare
     _flush_names(path, staging, disk)
-    _remove_old(old, path, disk)
+    # The successor stands. What can't be removed now is recognised and removed by a later start.
+    with contextlib.suppress(OSError):
+        remove(disk, old)
+        disk.fsync(path.parent)
+
+
+def _rename_twice(staging: Path, path: Path, spare: Path, disk: Disk) -> None:
+    # Between the two renames nothing has the final name: a start then finds `spare`.
+    disk.rename(path, spare)
+    try:
+        _flush_names(spare, path, disk)
+        disk.rename(staging, path)
+    except OSError:
+        disk.rename(spare, path)
+        raise
 
 
 def _flush_names(to: Path, source: Path, disk: Disk) -> None:
@@ -180,8 +188,3 @@ def _flush_names(to: Path, source: Path, disk: Disk) -> None:
     disk.fsync(to.parent)
     if source.parent != to.parent:
         disk.fsync(source.parent)
-
-
-def _remove_old(old: Path, path: Path, disk: Disk) -> None:
-    remove(disk, old)
-    disk.fsync(path.parent)

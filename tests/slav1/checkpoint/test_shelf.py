@@ -307,6 +307,52 @@ def test_replacement_cut_short_is_put_right(tmp_path: Path) -> None:
     assert [one.name for one in path.parent.iterdir()] == ["last"]
 
 
+@pytest.mark.parametrize("writer", [folder_writer, file_writer])
+def test_replacement_that_fails_half_way_is_taken_back(writer: Any, tmp_path: Path) -> None:
+    """
+    Where names can't be swapped in one step and the second rename fails, the old checkpoint has
+    its name again, in this process too.
+    """
+
+    class Fails(Disk):
+        def exchange(self, one: Path, other: Path) -> bool:
+            return False
+
+        def rename(self, old: Path, new: Path) -> None:
+            if new.name == "last" and old.name.startswith(".sla-new"):
+                raise OSError(5, "no second rename", str(new))
+            super().rename(old, new)
+
+    path = tmp_path / "ck" / "last"
+    shelf_of(tmp_path, Alone()).save(path, folder_writer(1), facts(1))
+    shelf = shelf_of(tmp_path, Alone(), disk=Fails())
+
+    with pytest.raises(SaveFailedError, match="no second rename"):
+        shelf.save(path, writer(2), facts(2))
+
+    choice = shelf.choose()
+    assert choice is not None and (choice.path, choice.step) == (path, 1)
+    assert not list(path.parent.glob(".sla-*"))
+
+
+def test_an_old_one_that_can_not_be_removed_costs_no_save(tmp_path: Path) -> None:
+    """
+    Once the successor stands the save has succeeded, though a file of the old one is held open
+    by somebody; a later start removes what is left.
+    """
+
+    class Holds(Disk):
+        def rmdir(self, path: Path) -> None:
+            raise OSError(39, "not empty", str(path))
+
+    path = tmp_path / "ck" / "last"
+    shelf = shelf_of(tmp_path, Alone(), disk=Holds())
+    shelf.save(path, folder_writer(1), facts(1))
+
+    assert shelf.save(path, folder_writer(2), facts(2)).manifest.sequence == 2
+    assert shelf.check(path) is not None
+
+
 def test_permissions_follow_the_umask(tmp_path: Path) -> None:
     """
     A file that a temporary-file helper made for its owner alone gets the usual permissions.
