@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from slav1.checkpoint._line import LEADER, Line
-from slav1.checkpoint._meeting import StageError, together
+from slav1.checkpoint._meeting import together
 from slav1.checkpoint._seal import share_out
 from slav1.checkpoint._sweep import sweep_once
 from slav1.checkpoint.generations import Generations, read_generations
@@ -90,6 +90,3 @@ def _look_at_file(line: Line, path: Path, generations: Generations) -> dict[str,
 
 def _plain(problem: Problem) -> dict[str, str]:
     return {"member": problem.member, "check": problem.check, "reason": problem.reason}
-
-
-__all__ = ["StageError", "check_together"]
