@@ -148,7 +148,12 @@ def test_uneven_inputs_stay_unharmed(run, ranks):
 
 
 @pytest.mark.parametrize(
-    ("fault", "rule"), [("nan", "non_finite"), ("hang", "hang"), ("kill", "liveness")]
+    ("fault", "rule"),
+    [
+        pytest.param("nan", "non_finite", marks=pytest.mark.thorough),
+        ("hang", "hang"),
+        pytest.param("kill", "liveness", marks=pytest.mark.thorough),
+    ],
 )
 def test_torchrun_sees_every_end_by_contract_as_a_failure(launch, fault, rule):
     """

@@ -28,6 +28,7 @@ def test_pc08_the_callback_adds_no_collective(ranks: Any) -> None:
     assert counts[0][0] > 40
 
 
+@pytest.mark.thorough
 def test_pc30_compiling_is_neither_a_hang_nor_a_slow_rank(ranks: Any) -> None:
     """
     A first step, a validation, and one later step on rank 1 only that take three times the

@@ -155,7 +155,11 @@ def test_two_demos_at_once_share_one_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("moment", "number"), [("Files of this run", signal.SIGTERM), (" a step;", signal.SIGINT)]
+    ("moment", "number"),
+    [
+        pytest.param("Files of this run", signal.SIGTERM, marks=pytest.mark.thorough),
+        (" a step;", signal.SIGINT),
+    ],
 )
 def test_an_interrupt_ends_everything(tmp_path, moment, number):
     """

@@ -39,6 +39,7 @@ def test_four_ranks_always_act_at_the_same_step(benchmark: ModuleType) -> None:
     assert measured.median_s < 1.0
 
 
+@pytest.mark.thorough
 def test_the_wrong_variant_is_caught(benchmark: ModuleType) -> None:
     """
     The comparison can fail: with ranks that publish the step they leave it finds some

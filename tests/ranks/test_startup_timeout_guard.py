@@ -127,6 +127,7 @@ def test_ranks_of_different_machines_end_together(launch):
     assert "had not ended after 8 s on rank 0.\n" in ended.err[1]
 
 
+@pytest.mark.thorough
 def test_under_torchrun_all_print_before_the_launcher_ends_them(launch):
     """
     Under torchrun the first exit makes the launcher end the other ranks; each has

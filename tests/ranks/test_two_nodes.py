@@ -54,6 +54,7 @@ def own_address() -> str:
         return str(probe.getsockname()[0])
 
 
+@pytest.mark.thorough
 def test_node_that_cannot_reach_the_coordinator_says_so(launch, tmp_path):
     """
     A node from which the coordinator can't be reached ends with an error that names the
@@ -113,6 +114,7 @@ def test_nodes_stop_at_the_same_step(launch, tmp_path, master):
     assert {path.name for path in (tmp_path / "run").glob("ring-*")} == {"ring-0.bin", "ring-1.bin"}
 
 
+@pytest.mark.thorough
 def test_node_without_its_monitor_is_told_and_training_goes_on(launch, tmp_path):
     """
     When the monitor of a node is killed its ranks train on; the coordinator tells that

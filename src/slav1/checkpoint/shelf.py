@@ -283,6 +283,8 @@ class Shelf:
         except SaveFailedError as error:
             if facts.kind != "replicated" or not _is_corrupt(error):
                 raise
+            # One save, however often it is written.
+            self.num_failed_in_row -= 1
         return self._save_once(path, write, facts, number)
 
     def _save_once(

@@ -56,6 +56,7 @@ class Decisions:
         self._after_this: list[_Wanted] = []
         self._num_tries = 0
         self._num_ranks = 0
+        self._nodes: tuple[int, ...] = ()
         self._longest_s = 0.0
         self._standing: Decision | None = None
         self._back: dict[int, int] = {}
@@ -73,6 +74,7 @@ class Decisions:
     def begin(self, ranks_by_node: Mapping[str, Sequence[int]]) -> None:
         """Every rank of the job is there: they can agree from now on."""
         self._num_ranks = sum(len(ranks) for ranks in ranks_by_node.values())
+        self._nodes = tuple(int(node) for node in ranks_by_node)
         self._agreement = Agreement(ranks_by_node)
 
     def decide(self, action: Action, breach: Breach, nodes: Iterable[int]) -> None:
@@ -330,7 +332,7 @@ class Decisions:
         self._standing = None
         later, self._later = self._later, None
         if len(steps) > 1:
-            later = _Wanted(Action.STOP, _split(decision, self._back, ranks), ())
+            later = _Wanted(Action.STOP, _split(decision, self._back, ranks), self._nodes)
         else:
             self._tell_restored(decision, len(ranks), self._back[ranks[0]])
         if later is not None:

@@ -12,6 +12,10 @@ from slav1.recorder.layout import Word
 from slav1.session import messages
 from slav1.session.link import MonitorLink
 
+BACK_LIMIT_S = 30.0
+"""How long a rank that went back waits until its monitor has taken that in, in seconds: if
+it went on before, steps of before and after would meet."""
+
 
 class Orders:
     """One rank's part in a decision, after it was handed out at a boundary."""
@@ -59,7 +63,8 @@ class Orders:
         if link is not None:
             # Its answer says that whatever was recorded before is taken in.
             link.answer_to(
-                lambda number: messages.WentBack(number=number, to_step=to_step, state=state)
+                lambda number: messages.WentBack(number=number, to_step=to_step, state=state),
+                BACK_LIMIT_S,
             )
         self._recorder.forget_times()
         self._recorder.starts_at(to_step + 1)

@@ -48,7 +48,8 @@ def test_one_bad_block_costs_no_checkpoint(tmp_path: Path) -> None:
 def test_a_bad_disk_is_tried_only_so_often(tmp_path: Path, kind: str, num_tries: int) -> None:
     """
     A disk that damages every file gets a second try where the state is still whole, and
-    no third; what the host takes apart while it writes is not written twice.
+    no third, and that is one failed save; what the host takes apart while it writes is not
+    written twice.
     """
     tried = []
 
@@ -61,6 +62,7 @@ def test_a_bad_disk_is_tried_only_so_often(tmp_path: Path, kind: str, num_tries:
 
         with pytest.raises(SaveFailedError, match="reads back differently"):
             shelf.save(tmp_path / "ck" / "step-5", write, facts(5, kind))
+        assert shelf.num_failed_in_row == 1
 
     run_ranks(work, 1)
 

@@ -184,6 +184,23 @@ def test_ranks_that_went_back_to_different_steps_are_stopped(start):
     assert job.entries("restored") == []
 
 
+def test_ranks_that_parted_are_ended_if_one_is_lost_too(start):
+    """
+    If a rank is lost while the others have gone back to different steps, no step can be
+    agreed on any more, and every node is told to end its processes.
+    """
+    job = start()
+    job.report(1, finding("non_finite", 1))
+    schedule(job)
+    come_back(job, 0, to_step=9)
+    job.hear(1, messages.RankWentBack(rank=1, to_step=8))
+    job.hear(0, messages.RankLeft(rank=0, is_lost=True, reason="lost"))
+    number = job.of_kind(messages.Schedule)[-1][1].number
+    job.hear(1, messages.CarriedOut(number=number, rank=1, step=20, latency_s=0.5))
+
+    assert {node for node, _ in job.of_kind(messages.End)} == {0, 1}
+
+
 def test_a_run_without_a_good_checkpoint_stops(start):
     """
     If no rank goes back, all have stopped instead, and the run ends with that word.

@@ -26,6 +26,10 @@ class _World(NamedTuple):
     """Whether a file says so, or it was only counted."""
 
 
+MAX_RANKS = 1 << 20
+"""Ranks beyond which a file's word for their number is not believed."""
+
+
 def is_tag_folder(folder: Path) -> bool:
     """Whether files of an engine lie in a folder."""
     if not folder.is_dir():
@@ -123,6 +127,9 @@ def _told(plain: Any) -> _World | None:
         return None
     data, model = plain.get("dp_world_size"), plain.get("mp_world_size")
     if not isinstance(data, int) or not isinstance(model, int):
+        return None
+    if not 0 < data * model <= MAX_RANKS:
+        # No job has so many: what the file says is worth nothing.
         return None
     config = plain.get("ds_config")
     zero = config.get("zero_optimization") if isinstance(config, dict | Inert) else None
