@@ -130,7 +130,8 @@ def test_what_a_test_leaves_behind_fails_it(tmp_path):
     """
     tests, name = Path(__file__).parents[1], f"slav1-leak-{os.getpid()}"
     (tmp_path / "ranks").mkdir()
-    shutil.copy(tests / "ranks" / "_launch.py", tmp_path / "ranks")
+    for name_of_file in ("_launch.py", "_forks.py"):
+        shutil.copy(tests / "ranks" / name_of_file, tmp_path / "ranks")
     shutil.copy(tests.parent / "pyproject.toml", tmp_path)
     conftest = (tests / "conftest.py").read_text().replace("GRACE_S = 3.0", "GRACE_S = 0.5")
     (tmp_path / "conftest.py").write_text(conftest)
