@@ -1,5 +1,6 @@
 """Saving and loading the state of an accelerator as checkpoints that are proved."""
 
+import contextlib
 import logging
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from sla_accelerate._saver import Saver
 from sla_accelerate.actions import NoWayBackError
 from sla_accelerate.telemetry import LoopWatch
 from slav1.checkpoint import Choice, Shelf
-from slav1.checkpoint.errors import SaveFailedError
+from slav1.checkpoint.errors import SaveFailedError, too_many_failed
 from slav1.contract.settings import CheckpointSettings
 from slav1.decision import Decision
 
@@ -97,7 +98,9 @@ class Checkpoints:
         number = self._project.iteration
         folders = self._folders() if self._project.automatic_checkpoint_naming else None
         if folders is not None:
-            folders.workshop.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(OSError):
+                # Where it can't be made the checkpoint can't either, and the save says why.
+                folders.workshop.mkdir(parents=True, exist_ok=True)
             number = self._agree(watch, "number of a checkpoint", folders.next_number(number))
         path = Path(output_dir) if folders is None else folders.path_of(number)
         if path.exists() and not path.is_dir():
@@ -111,6 +114,7 @@ class Checkpoints:
             if error.is_skewed or not error.has_quorum:
                 watch.session.ask_to_roll_back(error.reason, step=watch.step)
             if shelf.num_failed_in_row >= self._settings.max_failed_saves:
+                self._say(watch, too_many_failed(shelf.num_failed_in_row))
                 raise
             _log.warning("%s Training goes on.", error)
             return None

@@ -25,6 +25,7 @@ from slav1.checkpoint import (
     Shelf,
     WorldSizeError,
 )
+from slav1.checkpoint.errors import too_many_failed
 from slav1.checkpoint.fingerprints import name_tensors
 from slav1.checkpoint.snapshot import SnapshotBuffers, snapshot
 from slav1.contract.settings import CheckpointSettings
@@ -171,6 +172,7 @@ class CheckpointGuard:
             SaveFailedError: The same one, if ``max_failed_saves`` failed in a row.
         """
         if self._shelf.num_failed_in_row >= self._settings.max_failed_saves:
+            self._say(too_many_failed(self._shelf.num_failed_in_row), once=False)
             raise error
         if error.is_skewed or not error.has_quorum:
             self._session.ask_to_roll_back(error.reason, step=error.step)

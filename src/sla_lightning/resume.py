@@ -41,7 +41,8 @@ class Resume:
         is_asked_for = asked is not None and os.fspath(asked) == LAST_GOOD
         if not is_asked_for and not self._is_started_again():
             return asked
-        self.choice = self._shelf.choose()
+        # What the same script left at another time is only gone on from if it is asked for.
+        self.choice = self._shelf.choose(of_this_run=not is_asked_for)
         if self.choice is None:
             self._say("This run has no checkpoint to go on from.")
             return None if is_asked_for else asked

@@ -365,6 +365,7 @@ def test_a_failed_save_leaves_what_was_there_and_training_goes_on(tmp_path):
     for _ in range(2):
         step()
         outcomes.append(first.save_state(tmp_path / "last"))
+    step()
     with pytest.raises(SaveFailedError, match="No space left"):
         first.save_state(tmp_path / "last")
     handle.remove()

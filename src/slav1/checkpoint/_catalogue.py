@@ -44,6 +44,7 @@ class Catalogue:
                 "sequence": manifest.sequence,
                 "seal": manifest.seal,
                 "is_healthy": manifest.is_healthy,
+                "training": manifest.training,
             }
         # A line that was torn by a crash must not swallow the next one.
         torn = b"" if self._ends_with_a_line() else b"\n"
@@ -68,6 +69,31 @@ class Catalogue:
         """Folders that checkpoints of this run were committed to."""
         paths = [Path(line["path"]).parent for line in self.lines() if line["what"] == "committed"]
         return list(dict.fromkeys(paths))
+
+    def gone(self, training: str | None) -> dict[str, tuple[int, str]]:
+        """What was committed and, as far as lines tell, neither removed nor still usable.
+
+        Args:
+            training: Only checkpoints of this run folder; None for all of the run.
+
+        Returns:
+            By path, its sequence and what became of it. One that still lies there is among
+            them too.
+        """
+        fate: dict[str, tuple[int, str]] = {}
+        for line in self.lines():
+            what, path = line["what"], str(line.get("path"))
+            if what == "committed" and training in (None, line.get("training")):
+                reason = (
+                    "it was committed, and what lies at its place is not it, or has no manifest."
+                )
+                fate[path] = int(line.get("sequence", 0)), reason
+            elif what == "removed":
+                fate.pop(path, None)
+            elif what == "set_aside" and path in fate:
+                reason = f"it was set aside as {line.get('aside')}: {line.get('reason')}"
+                fate[path] = fate[path][0], reason
+        return fate
 
     def num_attempts(self, manifest: Manifest) -> int:
         """How often a checkpoint was resumed from since a later step was last committed."""

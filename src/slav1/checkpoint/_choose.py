@@ -1,6 +1,6 @@
 """Chooses the checkpoint to go on from: the newest that is healthy, whole and gets somewhere."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,20 +29,22 @@ class _Candidate:
     """What it was found to be."""
 
 
-def choose(line: Line, folders: Sequence[Path], *, before_step: int | None) -> Choice | None:
+def choose(
+    line: Line, folders: Sequence[Path], *, before_step: int | None, training: str | None
+) -> Choice | None:
     """Collective. See :meth:`slav1.checkpoint.Shelf.choose`."""
     number = line.number("choose")
     topic = f"checkpoint choose {number}"
     found = together(
         line.peers,
         topic,
-        lambda: _list(line, folders) if line.is_leader else None,
+        lambda: _list(line, folders, training) if line.is_leader else None,
         limit_s=line.settings.limit_s,
     )[LEADER]
-    candidates = [_Candidate(**{**one, "path": Path(one["path"])}) for one in found]
-    if not candidates:
+    candidates = [_Candidate(**{**one, "path": Path(one["path"])}) for one in found["candidates"]]
+    passed = {Path(path): reason for path, (_, reason) in found["gone"].items()}
+    if not candidates and not passed:
         return None
-    passed: dict[Path, str] = {}
     while candidates:
         candidates.sort(key=lambda one: one.sequence)
         best = candidates.pop()
@@ -57,6 +59,7 @@ def choose(line: Line, folders: Sequence[Path], *, before_step: int | None) -> C
         if reason := _unfit(line, best, best.manifest, before_step):
             passed[best.path] = reason
             continue
+        _tell_missing(line, found["gone"], best.manifest)
         with line.lock:
             line.known[best.path] = best.manifest
             line.proved.add(best.manifest.seal)
@@ -64,6 +67,15 @@ def choose(line: Line, folders: Sequence[Path], *, before_step: int | None) -> C
                 line.loaded_sequence = best.manifest.sequence
         return line.choice(best.path, best.manifest)
     raise NoGoodCheckpointError(passed)
+
+
+def _tell_missing(line: Line, gone: Mapping[str, tuple[int, str]], chosen: Manifest) -> None:
+    """Says which newer ones are passed over because nothing vouches for them."""
+    if not line.is_leader:
+        return
+    for path, (sequence, reason) in gone.items():
+        if sequence > chosen.sequence:
+            line.peers.record("notice", f"{path} is newer and is not used: {reason}", path=path)
 
 
 def reject(
@@ -90,15 +102,31 @@ def reject(
     )
 
 
-def _list(line: Line, folders: Sequence[Path]) -> list[dict[str, Any]]:
+def _list(line: Line, folders: Sequence[Path], training: str | None) -> dict[str, Any]:
+    """What may be chosen, and what was committed and is nothing to go on from any more."""
     known = line.catalogue.folders()
     everywhere = list(dict.fromkeys([*folders, *known]))
     for folder in everywhere:
         sweep_once(line, folder)
     committed = [one for one in line.catalogue.lines() if one["what"] == "committed"]
     last = {Path(one["path"]): int(one["sequence"]) for one in committed}
-    found = find_checkpoints(everywhere, line.run, ours=last)
-    return [_describe(line, one, last.get(one.path, 0)) for one in found]
+    found = [
+        one
+        for one in find_checkpoints(everywhere, line.run, ours=last)
+        if training is None or _is_of_training(one, training)
+    ]
+    gone = line.catalogue.gone(training)
+    for one in found:
+        gone.pop(str(one.path), None)
+    return {
+        "candidates": [_describe(line, one, last.get(one.path, 0)) for one in found],
+        "gone": gone,
+    }
+
+
+def _is_of_training(found: Found, training: str) -> bool:
+    manifests = found.generations.manifests if found.generations else []
+    return any(manifest.training == training for manifest in manifests)
 
 
 def _describe(line: Line, found: Found, last_sequence: int) -> dict[str, Any]:

@@ -61,6 +61,9 @@ class Line:
     peers: Peers
     disk: Disk
     run: str
+    training: str
+    """Name of the run folder."""
+
     attempt: int
     writer: Writer
     catalogue: Catalogue

@@ -1,8 +1,10 @@
 """One save, from the state in memory to the commit."""
 
 import contextlib
+import errno
 import json
 import os
+import shutil
 import socket
 import time
 from collections.abc import Callable
@@ -26,6 +28,9 @@ from slav1.checkpoint.manifest import Manifest
 from slav1.checkpoint.peers import PeersMissingError
 from slav1.checkpoint.verify import ITSELF, member_path, members_of
 from slav1.checkpoint.votes import Verdict, Vote, judge_votes
+
+FULL_BYTES = 1 << 16
+"""A disk with less room than this is full for whoever writes a checkpoint, in bytes."""
 
 PACKAGES = ("slav1", "torch", "lightning", "accelerate", "deepspeed", "safetensors")
 
@@ -209,8 +214,16 @@ class Save:
     # -- write and prove ----------------------------------------------------------------------
 
     def _call(self, staging: Path) -> None:
-        # What the host returns is its own affair, and may be nothing that can be sent.
-        self._write(staging)
+        try:
+            # What the host returns is its own affair, and may be nothing that can be sent.
+            self._write(staging)
+        except RuntimeError as error:
+            # Some writers end on a full disk with an error about themselves.
+            num_free = shutil.disk_usage(staging.parent).free
+            if num_free >= FULL_BYTES:
+                raise
+            text = f"{os.strerror(errno.ENOSPC)}: {num_free} bytes are free"
+            raise OSError(errno.ENOSPC, text, str(staging.parent)) from error
 
     def _list(self, finite: FiniteCheck) -> dict[str, Any]:
         """What this rank sees of what all have written, and thinks of what it handed over."""
@@ -288,6 +301,7 @@ class Save:
             step=leader["step"],
             sequence=leader["sequence"],
             attempt=self._line.attempt,
+            training=self._line.training,
             world_size=self._line.peers.world_size,
             is_healthy=is_healthy,
             verify=self._line.settings.verify,

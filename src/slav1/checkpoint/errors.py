@@ -34,7 +34,7 @@ class SaveFailedError(CheckpointError):
         where = f" on ranks {sorted(ranks)}" if ranks else ""
         super().__init__(
             f"{path} (step {step}) was not saved{where}: {reason} Nothing that was there before "
-            "has been changed; the last good checkpoint stays in place."
+            "has been changed."
         )
         self.path = path
         self.step = step
@@ -42,6 +42,14 @@ class SaveFailedError(CheckpointError):
         self.ranks = tuple(sorted(ranks))
         self.is_skewed = is_skewed
         self.has_quorum = has_quorum
+
+
+def too_many_failed(num_in_row: int) -> str:
+    """Why a failed save ends training, after so many steps that could not be saved."""
+    return (
+        f"{num_in_row} steps in a row could not be saved, and checkpoint.max_failed_saves in the "
+        "contract lets no more fail: training ends rather than go on without a way back."
+    )
 
 
 class CheckpointDamagedError(CheckpointError):

@@ -37,6 +37,10 @@ class Manifest:
     attempt: int
     """Start of the run that wrote it."""
 
+    training: str = ""
+    """Name of the run folder: what the starts of one training have in common, and not what
+    the same script did at another time."""
+
     world_size: int
     """How many ranks there were."""
 

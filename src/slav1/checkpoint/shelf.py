@@ -76,6 +76,7 @@ class Shelf:
             peers=peers,
             disk=disk,
             run=run,
+            training=run_folder.name,
             attempt=attempt,
             writer=Writer.of_this_process(run),
             catalogue=Catalogue(run_folder.absolute().parent / CATALOGUE, run, disk),
@@ -84,7 +85,8 @@ class Shelf:
         self._keep = Keep(self._line, roots)
         self._background = Background()
         self.num_failed_in_row = 0
-        """Saves that failed since the last that did not."""
+        """Steps whose saves failed since the last save that did not."""
+        self._failed_step: int | None = None
 
     # -- save ---------------------------------------------------------------------------------
 
@@ -182,7 +184,7 @@ class Shelf:
                 self._line.loaded_sequence = manifest.sequence
         return manifest
 
-    def choose(self, *, before_step: int | None = None) -> Choice | None:
+    def choose(self, *, before_step: int | None = None, of_this_run: bool = False) -> Choice | None:
         """Collective. The newest healthy checkpoint of this run that verifies, to load it.
 
         A damaged one is recorded and set aside under another name, never deleted. One that
@@ -191,9 +193,11 @@ class Shelf:
         Args:
             before_step: Only checkpoints of earlier steps than this, and only such as this
                 training has saved or come from: for a rollback.
+            of_this_run: Only checkpoints of this run folder, and not what the same script
+                left at another time: for a start that nobody has asked to go on.
 
         Returns:
-            The same on all ranks; None if the run has no checkpoint at all.
+            The same on all ranks; None if there never was a checkpoint that is not removed.
 
         Raises:
             NoGoodCheckpointError: If there are some and none can be used.
@@ -201,7 +205,12 @@ class Shelf:
         """
         self._wait_for_the_one_before()
         try:
-            return choose(self._line, self._keep.folders(), before_step=before_step)
+            return choose(
+                self._line,
+                self._keep.folders(),
+                before_step=before_step,
+                training=self._line.training if of_this_run else None,
+            )
         except StageError as error:
             raise CheckpointError(f"Checkpoints can't be looked for: {error}") from error
 
@@ -283,8 +292,6 @@ class Shelf:
         except SaveFailedError as error:
             if facts.kind != "replicated" or not _is_corrupt(error):
                 raise
-            # One save, however often it is written.
-            self.num_failed_in_row -= 1
         return self._save_once(path, write, facts, number)
 
     def _save_once(
@@ -295,10 +302,13 @@ class Shelf:
         try:
             commit = Save(self._line, path, write, facts, number).run()
         except SaveFailedError as error:
-            self.num_failed_in_row += 1
+            if facts.step != self._failed_step:
+                # A host may save the same state under several names.
+                self._failed_step = facts.step
+                self.num_failed_in_row += 1
             self._tell_failed(error)
             raise
-        self.num_failed_in_row = 0
+        self.num_failed_in_row, self._failed_step = 0, None
         self._keep.add(commit.path, commit.manifest)
         if self._line.is_leader:
             self._tell_committed(commit)

@@ -65,8 +65,8 @@ _PLANS: dict[FaultName, _Plan] = {
     "spike": _Plan(
         step=200,
         steps_after=50,
-        inject="spike:rank={rank},step={step},steps=20",
-        does="From step {step} on, rank {rank} gets 20 batches with wrong targets.",
+        inject="spike:rank={rank},step={step},steps=4",
+        does="From step {step} on, rank {rank} gets 4 batches with wrong targets.",
         rule="loss_variance",
         ending="rolled_back",
     ),

@@ -153,11 +153,13 @@ class Decisions:
         self._carry_out(self._agreement.on_carried_out(message.rank, message.number))
 
     def _tell_part(self, decision: Decision, message: messages.CarriedOut) -> None:
+        did = f"carried out {_name(decision.action)}"
+        if decision.action is Action.ROLLBACK and message.rank not in self._back:
+            did = "had no way back and stopped"
         self._journal.action(
             decision,
             rank=message.rank,
-            message=f"Rank {message.rank} carried out {_name(decision.action)} at the end of "
-            f"step {message.step}.",
+            message=f"Rank {message.rank} {did} at the end of step {message.step}.",
             evidence={"at_step": message.step, "latency_s": message.latency_s},
         )
 
@@ -289,11 +291,13 @@ class Decisions:
     def _conclude(self, outcome: Outcome) -> None:
         decision = outcome.decision
         if outcome.result is Result.CARRIED_OUT:
+            has_stopped = decision.action is Action.ROLLBACK and not self._back
+            did = "stopped" if has_stopped else f"carried out {_name(decision.action)}"
             self._journal.action(
                 decision,
                 rank=None,
-                message=f"All {len(outcome.carried_out)} ranks carried out "
-                f"{_name(decision.action)} at the end of step {decision.step}.",
+                message=f"All {len(outcome.carried_out)} ranks {did} at the end of step "
+                f"{decision.step}.",
                 evidence={
                     "ranks": list(outcome.carried_out),
                     "longest_latency_s": self._longest_s,

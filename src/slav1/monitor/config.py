@@ -21,6 +21,10 @@ class MonitorConfig(msgspec.Struct, kw_only=True):
     attempt: int
     """Counts the starts of this run, from 0."""
 
+    is_restart: bool = False
+    """Whether a launcher has started the run again by itself: how long a person takes for
+    that is no recovery."""
+
     token: str
     """Secret of this run; a rank shows it when it joins."""
 

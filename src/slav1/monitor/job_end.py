@@ -57,7 +57,9 @@ class JobEnd:
             journal=Journal(self._ledger, config.attempt),
             send=self._listener.send,
             earlier_rollbacks=earlier_rollbacks(self._folder / "ledger.jsonl"),
-            earlier_fault=earlier_fault(self._folder / "ledger.jsonl"),
+            earlier_fault=(
+                earlier_fault(self._folder / "ledger.jsonl") if config.is_restart else None
+            ),
         )
 
     @property

@@ -131,6 +131,7 @@ def monitor_config(
         contract=ticket.contract,
         run_folder=ticket.run_folder,
         attempt=ticket.attempt,
+        is_restart=restart_count(environment) > 0,
         token=ticket.token,
         node=settings.node,
         num_nodes=settings.num_nodes,

@@ -203,7 +203,8 @@ def test_ranks_that_parted_are_ended_if_one_is_lost_too(start):
 
 def test_a_run_without_a_good_checkpoint_stops(start):
     """
-    If no rank goes back, all have stopped instead, and the run ends with that word.
+    If no rank goes back, all have stopped instead: that is what each one's line says, and
+    the run ends with that word.
     """
     job = start()
     job.report(1, finding("non_finite", 1))
@@ -216,6 +217,11 @@ def test_a_run_without_a_good_checkpoint_stops(start):
         job.done(rank)
 
     assert any("all stop instead" in text for text in job.messages("notice"))
+    assert job.messages("action") == [
+        "Rank 0 had no way back and stopped at the end of step 20.",
+        "Rank 1 had no way back and stopped at the end of step 20.",
+        "All 2 ranks stopped at the end of step 20.",
+    ]
     assert actions(job) == ["rollback"]
     assert job.messages("end")[0].startswith("The contract stopped training at step 20")
 
