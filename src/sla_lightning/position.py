@@ -92,7 +92,9 @@ class Position:
         if len(ranks) != self._peers.world_size:
             self._tell(
                 f"The checkpoint holds the random states of {len(ranks)} ranks and there are "
-                f"{self._peers.world_size}: each rank goes on with numbers of its own."
+                f"{self._peers.world_size}: each rank goes on with numbers of its own, and counts "
+                "batches on that hold other samples now, so some come twice in this epoch or not "
+                "at all."
             )
             return None
         mine: dict[str, Any] = ranks[self._peers.rank]
