@@ -121,6 +121,7 @@ STALLS = {
 }
 
 
+@pytest.mark.thorough
 def test_pc07_every_stall_has_a_begin_a_cause_and_an_end(ranks: Any) -> None:
     """
     A rank that stalls again and again, each time otherwise, is an incident each time: begun,

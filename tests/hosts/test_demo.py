@@ -128,6 +128,7 @@ def test_a_straggler_is_named_and_training_goes_on(tmp_path):
     assert [line["message"] for line in lines if line["kind"] == "end"] == ["Training ended."]
 
 
+@pytest.mark.thorough
 def test_two_demos_at_once_share_one_folder(tmp_path):
     """
     Two demos that are started together in one folder both come to their own end, and a

@@ -12,6 +12,7 @@ Reads one order a line from standard input, as JSON: ``path``, ``args``, ``env``
 import atexit
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import runpy
@@ -30,6 +31,10 @@ def main() -> None:
     """Serves; in a forked rank, runs the script it was forked for."""
     for name in ("lightning.pytorch", "sla_lightning", "accelerate", "sla_accelerate"):
         importlib.import_module(name)
+    if importlib.util.find_spec("deepspeed"):
+        # Accelerate imports it in the middle of a step, which takes seconds.
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+        importlib.import_module("deepspeed")
     # Objects that no collection touches stay shared with the forks.
     gc.freeze()
     answer(ready=True)

@@ -91,6 +91,7 @@ def test_torchrun_restart_is_the_next_attempt_of_the_same_run(launch, tmp_path):
     assert len(read_ring_file(folder / "ring-1.bin")) == 40
 
 
+@pytest.mark.thorough
 def test_lightning_starts_its_own_ranks(tmp_path):
     """
     Under Lightning's own launcher, where rank 0 starts the others, all ranks join one run.

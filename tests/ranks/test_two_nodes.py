@@ -157,6 +157,7 @@ def test_lost_node_is_found_and_the_job_ended(launch, tmp_path):
     assert "The contract ended the job: Node 1" in messages(entries, "end")[0]
 
 
+@pytest.mark.thorough
 def test_node_that_lost_the_coordinator_ends_by_itself(launch, tmp_path):
     """
     When the coordinator's node is gone, the other node's monitor ends ranks that stand

@@ -159,7 +159,7 @@ class Pair(NamedTuple):
         ((torch.rand(2), torch.tensor([0, 0])), (1,)),
         ((torch.rand(2), torch.tensor([4, 4])), (1,)),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_a_spike_changes_every_target_and_nothing_else(batch, path):
     """
