@@ -21,15 +21,6 @@ GRACE_S = 3.0
 SHARED_MEMORY = Path("/dev/shm")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts all tests that start ranks on one worker: side by side they would disturb each
-    other's clocks, and take each other's leavings for their own."""
-    for item in items:
-        if item.get_closest_marker("ranks") is not None:
-            item.add_marker(pytest.mark.xdist_group("ranks"))
-
-
 def _load(name: str) -> ModuleType:
     # Test folders are no packages (import mode importlib), so the file is loaded by path.
     path = Path(__file__).parent / "ranks" / f"{name}.py"

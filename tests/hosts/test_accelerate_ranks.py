@@ -151,7 +151,7 @@ def test_uneven_inputs_stay_unharmed(run, ranks):
     ("fault", "rule"),
     [
         pytest.param("nan", "non_finite", marks=pytest.mark.thorough),
-        ("hang", "hang"),
+        pytest.param("hang", "hang", marks=pytest.mark.thorough),
         pytest.param("kill", "liveness", marks=pytest.mark.thorough),
     ],
 )
@@ -169,7 +169,7 @@ def test_torchrun_sees_every_end_by_contract_as_a_failure(launch, fault, rule):
     assert [end["step"] for end in told(ended)] == [decision.step] * 2 * (fault == "nan")
 
 
-@pytest.mark.parametrize("end", ["never", "finally"])
+@pytest.mark.parametrize("end", ["never", pytest.param("finally", marks=pytest.mark.thorough)])
 def test_an_exception_is_published_and_no_loss(launch, end):
     """
     A rank that dies of its own exception is named with it, whether the loop ends the

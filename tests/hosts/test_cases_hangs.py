@@ -34,6 +34,7 @@ def injected_ns(err: str) -> list[int]:
     return [int(number) for number in re.findall(r"time_ns=(\d+)", err)]
 
 
+@pytest.mark.thorough
 def test_pc05_long_phases_are_no_hang_and_the_one_after_them_is(ranks: Any) -> None:
     """
     A first step, a save, a file that rank 0 writes alone and a validation that take over

@@ -78,8 +78,9 @@ def test_a_spike_takes_all_ranks_back(tmp_path):
 
 @pytest.mark.parametrize(
     ("fault", "rule"),
-    [pytest.param("hang", "hang", marks=pytest.mark.thorough), ("kill", "liveness")],
+    [("hang", "hang"), ("kill", "liveness")],
 )
+@pytest.mark.thorough
 def test_a_lost_rank_brings_the_job_back(tmp_path, fault, rule):
     """
     A rank that hangs or dies is named with step and phase, its stack is shown if it still
@@ -100,6 +101,7 @@ def test_a_lost_rank_brings_the_job_back(tmp_path, fault, rule):
     assert processes_that_write_into(tmp_path) == []
 
 
+@pytest.mark.thorough
 def test_a_bad_checkpoint_is_refused_and_training_goes_on(tmp_path):
     """
     A checkpoint that reaches the disk with one wrong bit is refused before it counts and

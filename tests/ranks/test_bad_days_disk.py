@@ -161,6 +161,7 @@ def test_unusable_run_directory_is_a_clear_error_on_all_ranks(launch, disk, way)
         assert ended.out[rank] == ""
 
 
+@pytest.mark.thorough
 def test_same_run_twice_at_once_is_refused(launch, tmp_path):
     """
     A second job of the same run id is refused on all its ranks as long as the first one

@@ -136,8 +136,7 @@ def test_what_a_test_leaves_behind_fails_it(tmp_path):
     conftest = (tests / "conftest.py").read_text().replace("GRACE_S = 3.0", "GRACE_S = 0.5")
     (tmp_path / "conftest.py").write_text(conftest)
     (tmp_path / "test_leaks.py").write_text(LEAKS.replace("{name}", name))
-    quiet = ["-q", "-p", "no:cacheprovider", "-n", "0"]
-    command = [sys.executable, "-m", "pytest", *quiet, "test_leaks.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_leaks.py"]
     ended = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
     )

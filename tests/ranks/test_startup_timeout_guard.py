@@ -110,6 +110,7 @@ def test_the_end_comes_soon_after_the_time_out(launch):
     assert at_time_out - 2 < ended.seconds_s[1] < at_time_out + SLACK_S
 
 
+@pytest.mark.thorough
 def test_ranks_of_different_machines_end_together(launch):
     """
     Where only the store connects the ranks, the one whose time runs out first tells the
