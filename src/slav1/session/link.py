@@ -24,6 +24,10 @@ class SessionError(RuntimeError):
     """This rank could not join its run."""
 
 
+class NoAnswerError(SessionError):
+    """The monitor hung up on this rank, or said nothing."""
+
+
 class MonitorLink:
     """Says and asks; never waits for long, and takes a monitor that is gone quietly.
 
@@ -57,7 +61,8 @@ class MonitorLink:
         """Introduces this rank.
 
         Raises:
-            SessionError: If the monitor does not take it.
+            NoAnswerError: If the monitor hangs up, or says nothing in time.
+            SessionError: If it does not take this rank, and says why.
         """
         self._answers.expect(UNNUMBERED)
         self._socket.settimeout(WELCOME_LIMIT_S)
@@ -66,10 +71,10 @@ class MonitorLink:
         answer = self._answers.wait(UNNUMBERED, WELCOME_LIMIT_S)
         self._socket.settimeout(ANSWER_LIMIT_S)
         if not isinstance(answer, messages.Welcome):
-            reason = "it did not answer; perhaps the run has ended already"
+            text = f"The monitor did not take rank {hello.rank}"
             if isinstance(answer, messages.Refused):
-                reason = answer.reason
-            raise SessionError(f"The monitor did not take rank {hello.rank}: {reason}.")
+                raise SessionError(f"{text}: {answer.reason}.")
+            raise NoAnswerError(f"{text}: it did not answer; perhaps the run has ended already.")
 
     def is_open(self) -> bool:
         """Whether the monitor's end is still there."""
