@@ -17,6 +17,12 @@ ANSWER_LIMIT_S = 3.0
 WELCOME_LIMIT_S = 10.0
 """How long a monitor may take to let a rank in, in seconds."""
 
+MAX_TRIES = 6
+"""How often a rank knocks at a monitor that hangs up on it without a word."""
+
+TRY_AGAIN_S = 0.5
+"""Pause before it does so again, in seconds."""
+
 _PAUSE_S = 0.02
 
 
@@ -142,6 +148,40 @@ class MonitorLink:
     def close(self) -> None:
         """Hangs up."""
         self._answers.close()
+
+
+def join_monitor(
+    address: str, hello: messages.Hello, fds: Sequence[int], limit_s: float
+) -> MonitorLink:
+    """Connects to a node's monitor and introduces this rank.
+
+    Args:
+        address: What ``messages.gate_address`` returned.
+        hello: Who this rank is.
+        fds: Descriptors that it brings.
+        limit_s: How long to try to connect, in seconds.
+
+    Raises:
+        SessionError: If the monitor is not there or does not take this rank.
+    """
+    pause = threading.Event()
+    for tries_left in reversed(range(MAX_TRIES)):
+        link = MonitorLink(address, limit_s)
+        try:
+            link.join(hello, fds)
+        except NoAnswerError:
+            link.close()
+            # One that a crowd left without descriptors can't take ours, and hangs up: there
+            # is room again once it has turned the crowd away.
+            if not tries_left:
+                raise
+        except BaseException:
+            link.close()
+            raise
+        else:
+            return link
+        pause.wait(TRY_AGAIN_S)
+    raise AssertionError("the last try returns or raises")
 
 
 def _dial(caller: socket.socket, address: str, limit_s: float) -> None:

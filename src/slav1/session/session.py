@@ -23,7 +23,7 @@ from slav1.recorder.command import CommandReader
 from slav1.recorder.layout import Word
 from slav1.session import messages
 from slav1.session.dying import dying_of
-from slav1.session.link import MonitorLink, NoAnswerError, SessionError
+from slav1.session.link import MonitorLink, SessionError, join_monitor
 from slav1.session.orders import Orders
 from slav1.session.peers import RunPeers, Spare
 from slav1.session.start_monitor import END_LIMIT_S, RunningMonitor
@@ -44,12 +44,6 @@ CHECK_EVERY_S = 2.0
 FAILED_END_LIMIT_S = 1.0
 """How long a rank that failed waits for its monitor's last lines, in seconds: the other
 ranks may be waiting for just this process to end."""
-
-MAX_TRIES = 6
-"""How often a rank knocks at a monitor that hangs up on it without a word."""
-
-TRY_AGAIN_S = 0.5
-"""Pause before it does so again, in seconds."""
 
 _CHECK_EVERY_NS = int(CHECK_EVERY_S * 1e9)
 
@@ -150,19 +144,7 @@ class Session:
             can_roll_back=can_roll_back,
         )
         fds = [self._block.fd, self._open_stack_file()]
-        pause = threading.Event()
-        for tries_left in reversed(range(MAX_TRIES)):
-            link = MonitorLink(messages.gate_address(token, node), limit_s)
-            try:
-                link.join(hello, fds)
-                break
-            except BaseException as error:
-                link.close()
-                # A monitor that a crowd left without descriptors can't take ours, and hangs
-                # up: there is room again once it has turned the crowd away.
-                if not isinstance(error, NoAnswerError) or not tries_left:
-                    raise
-            pause.wait(TRY_AGAIN_S)
+        link = join_monitor(messages.gate_address(token, node), hello, fds, limit_s)
         self._link = link
         self._vital_signs = VitalSigns(link, self._block.words)
         self._is_messenger = local_rank == 0
