@@ -134,3 +134,4 @@ def test_killed_demo_takes_its_job_with_it(tmp_path):
 
     # Where nobody adopts orphans, a zombie is all that remains.
     wait_for(lambda: not job.is_running() or job.status() == psutil.STATUS_ZOMBIE)
+    assert demo.returncode == -signal.SIGKILL
