@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from slav1.breach import Breach
 from slav1.contract import Contract, Mode
 from slav1.coordinator.messages import RankNote, StateAnswer, StateAsked
@@ -91,6 +93,7 @@ class JobGuard:
             self._turn = self._turns[rank]
             self._rounds.restart(to_step)
             self._guard.forget_steps(None)
+            self._requests.wait_for_none()
         return is_first, [] if state is None else self.restore(state)
 
     def restore(self, state: Any) -> list[str]:
@@ -99,6 +102,9 @@ class JobGuard:
 
     def ask(self, node: int, message: StateAsked, now_s: float) -> None:
         """A rank wants the memories for a checkpoint."""
+        if self._turns[message.rank] < self._turn:
+            # Its step is done again by those who are back: no round of it will be complete.
+            message = msgspec.structs.replace(message, step=None)
         self._requests.add(node, message, now_s)
 
     def answers(self, now_s: float) -> Iterator[tuple[int, StateAnswer]]:

@@ -21,6 +21,10 @@ class StateRequests:
         """Takes in what a rank of ``node`` asks."""
         self._open.append((node, asked, now_s + LATEST_S))
 
+    def wait_for_none(self) -> None:
+        """Makes all questions due: the samples that they wait for are not coming any more."""
+        self._open = [(node, asked, float("-inf")) for node, asked, _ in self._open]
+
     def take(self, newest_step: int, now_s: float) -> list[tuple[int, StateAsked]]:
         """Returns the questions to be answered now, each with the node it came from.
 
