@@ -47,6 +47,15 @@ class Sample:
     optimizer_s: float | None = None
     """The optimizer's update, in seconds."""
 
+    allocated_mib: float | None = None
+    """Device memory that tensors hold after the update, in MiB."""
+
+    reserved_mib: float | None = None
+    """Device memory that torch's allocator holds after the update, in MiB."""
+
+    zero_share: float | None = None
+    """Share of the gradient's elements that are exactly 0, from 0 to 1."""
+
     batch: int | None = None
     """Batch number since the start of training, from 0."""
 

@@ -10,7 +10,7 @@ from enum import IntEnum
 MAGIC = int.from_bytes(b"SLARING1", "little")
 """First word of a block."""
 
-VERSION = 1
+VERSION = 2
 """Second word. A reader refuses any other version."""
 
 
@@ -63,10 +63,10 @@ class Word(IntEnum):
 NUM_WORDS = 32
 HEADER_BYTES = NUM_WORDS * 8
 
-RECORD = struct.Struct("=qqqdddddddddqq")
+RECORD = struct.Struct("=qqqdddddddddddqq")
 """sequence, step, end_ns, loss, grad_norm, step_s, data_s, forward_s, backward_s,
-sync_s, optimizer_s, reserved, batch, flags. NaN in a time means not measured; a loss
-or norm that was not measured is told by its flag, since NaN is a value there."""
+sync_s, optimizer_s, allocated_mib, reserved_mib, zero_share, batch, flags. NaN means not
+measured; a loss or norm that was not measured is told by its flag: NaN is a value there."""
 
 HAS_LOSS = 1
 HAS_GRAD_NORM = 2

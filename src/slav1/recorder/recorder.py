@@ -113,6 +113,9 @@ class Recorder:
         *,
         loss: float = math.nan,
         grad_norm: float = math.nan,
+        allocated_mib: float = math.nan,
+        reserved_mib: float = math.nan,
+        zero_share: float = math.nan,
         batch: int = -1,
         flags: int = 0,
     ) -> int:
@@ -124,6 +127,9 @@ class Recorder:
             step: Optimizer step that just ended, from 0.
             loss: Loss on this rank; only believed with ``layout.HAS_LOSS``.
             grad_norm: L2 norm; only believed with ``layout.HAS_GRAD_NORM``.
+            allocated_mib: Device memory that tensors hold, in MiB; NaN if unknown.
+            reserved_mib: Device memory that the allocator holds, in MiB; NaN if unknown.
+            zero_share: Share of the gradient that is exactly 0; NaN if unknown.
             batch: Batch number since the start, from 0; -1 if unknown.
             flags: Sum of the flags of :mod:`slav1.recorder.layout`.
 
@@ -150,7 +156,9 @@ class Recorder:
             spent[_BACKWARD] * _NS if was_synced else math.nan,
             self._sync_ns * _NS if was_synced else math.nan,
             spent[_OPTIMIZER] * _NS,
-            0.0,
+            allocated_mib,
+            reserved_mib,
+            zero_share,
             batch,
             flags,
         )

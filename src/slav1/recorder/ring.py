@@ -57,7 +57,7 @@ class RingReader:
 def sample_of(rank: int, fields: tuple[float, ...]) -> Sample:
     """Turns the fields of one record into a sample of ``rank``."""
     (_, step, end_ns, loss, grad_norm, step_s, data_s, forward_s, backward_s, sync_s) = fields[:10]
-    optimizer_s, _, batch, flag_word = fields[10:]
+    optimizer_s, allocated_mib, reserved_mib, zero_share, batch, flag_word = fields[10:]
     flags = int(flag_word)
     return Sample(
         rank=rank,
@@ -71,6 +71,9 @@ def sample_of(rank: int, fields: tuple[float, ...]) -> Sample:
         backward_s=_measured(backward_s),
         sync_s=_measured(sync_s),
         optimizer_s=_measured(optimizer_s),
+        allocated_mib=_measured(allocated_mib),
+        reserved_mib=_measured(reserved_mib),
+        zero_share=_measured(zero_share),
         batch=int(batch) if batch >= 0 else None,
         non_finite=tuple(name for flag, name in _NON_FINITE if flags & flag),
         is_warmup=bool(flags & layout.IS_WARMUP),
@@ -102,5 +105,5 @@ def read_ring_file(path: Path) -> list[Sample]:
     return list(RingReader(words, memoryview(raw)[HEADER_BYTES:]).new_samples())
 
 
-def _measured(seconds: float) -> float | None:
-    return None if math.isnan(seconds) else seconds
+def _measured(value: float) -> float | None:
+    return None if math.isnan(value) else value

@@ -14,7 +14,9 @@ from slav1.recorder.layout import RECORD, Word
 from slav1.sample import Round, Sample
 
 
-def write_ring(folder: Path, rank: int, losses: dict[int, float], version: int = 1) -> Path:
+def write_ring(
+    folder: Path, rank: int, losses: dict[int, float], version: int = layout.VERSION
+) -> Path:
     """Writes a ring as a monitor leaves it, one step for each loss."""
     folder.mkdir(parents=True, exist_ok=True)
     words = [0] * layout.NUM_WORDS
@@ -24,7 +26,7 @@ def write_ring(folder: Path, rank: int, losses: dict[int, float], version: int =
     for number, (step, loss) in enumerate(losses.items()):
         not_finite = 0 if math.isfinite(loss) else layout.LOSS_NON_FINITE
         flags = layout.HAS_LOSS | not_finite
-        times = [0.1] + [math.nan] * 6
+        times = [0.1] + [math.nan] * 8
         data += RECORD.pack(number, step, step * 10**8, loss, math.nan, *times, step, flags)
     path = folder / f"ring-{rank}.bin"
     path.write_bytes(data.ljust(layout.block_bytes(64), b"\0"))
