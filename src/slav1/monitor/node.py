@@ -115,6 +115,9 @@ class NodeMonitor:
         elif isinstance(message, RELAYED):
             if isinstance(message, local.Failure):
                 rank.exit_reason = message.error
+            elif isinstance(message, local.AskState):
+                # The answer waits for the steps up to now: a save need not wait for a tick.
+                self._look(monotonic(), with_pulses=False)
             self._send(relayed(rank.rank, message, rank.phase))
 
     def on_rank_gone(self, rank: WatchedRank) -> None:
