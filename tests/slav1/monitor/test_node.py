@@ -404,11 +404,27 @@ def test_words_of_a_rank_reach_the_coordinator(start):
         "RankNote",
         "RankFacts",
         "StateRestored",
+        "Report",
         "StateAsked",
         "FirstException",
     ]
     assert node.sent[-1].phase is Phase.BACKWARD
     assert trainer.hear() == local.State(state={"x": 1})
+
+
+def test_steps_are_reported_before_the_question_for_memories(start):
+    """
+    A rank that saves asks for memories with its last step in them: that step is reported at
+    once, before the question, and not at the next tick.
+    """
+    node = start()
+    trainer, watched = node.join(0)
+    trainer.finish_step(7)
+    node.monitor.on_rank_message(watched, local.AskState(step=7, number=1))
+
+    report, asked = node.sent[-2:]
+    assert [sample.step for sample in report.samples] == [7]
+    assert isinstance(asked, job.StateAsked)
 
 
 def test_rank_that_went_back_starts_afresh(start):
