@@ -5,23 +5,24 @@ from collections.abc import Iterable
 from functools import singledispatchmethod
 from typing import Any, cast
 
-from slav1.breach import Breach, Status
+from slav1.breach import Breach
 from slav1.contract import Contract
 from slav1.coordinator import messages, notices
 from slav1.coordinator.closing import last_word, write_counts
 from slav1.coordinator.decisions import Decisions, Send
+from slav1.coordinator.findings import Findings
 from slav1.coordinator.job_guard import JobGuard
 from slav1.coordinator.journal import Journal
 from slav1.coordinator.meetings import Answer, Meetings
 from slav1.coordinator.membership import PAUSE_S, Membership
-from slav1.coordinator.recovery import Fault, Recovery, fault_of
+from slav1.coordinator.recovery import Fault, Recovery
 from slav1.coordinator.rollbacks import Rollbacks
 from slav1.coordinator.standstill import Standstill
 from slav1.coordinator.strangers import Strangers
 from slav1.coordinator.throttling import Throttling
 from slav1.decision import Action
 from slav1.ledger import Kind
-from slav1.policy import available, judge
+from slav1.policy import available
 from slav1.sample import Pulse, Round
 
 BEAT_EVERY_S = 1.0
@@ -67,12 +68,16 @@ class Coordinator:
         self._decisions = Decisions(journal, send, rollbacks)
         self._guard = JobGuard(contract, world_size)
         self._recovery = Recovery(earlier_fault)
-        self._fault: Fault | None = None
-        self._throttling = Throttling(journal, send)
+        self._findings = Findings(
+            contract,
+            journal=journal,
+            decisions=self._decisions,
+            throttling=Throttling(journal, send),
+            membership=self._membership,
+        )
         self._standstill = Standstill(contract, self._membership, send)
         self._meetings = Meetings(self._membership, journal)
         self._strangers = Strangers()
-        self._can_go_back: set[int] = set()
         self._wanted: set[int | None] = set()
         self._num_batches: dict[int, int | None] = {}
         self._lost: set[int] = set()
@@ -153,9 +158,7 @@ class Coordinator:
         self._decisions.end_if_ending(node)
         membership = self._membership
         was_complete = membership.is_complete
-        membership.join(message.rank, node, self._now_s)
-        if message.can_roll_back:
-            self._can_go_back.add(message.rank)
+        membership.join(message.rank, node, self._now_s, can_roll_back=message.can_roll_back)
         if membership.is_complete and not was_complete:
             self._decisions.begin(membership.ranks_by_node())
 
@@ -174,9 +177,8 @@ class Coordinator:
             # Steps come again, and may give rise to the same wish again.
             self._wanted.clear()
         self._tell_unusable(unusable)
-        if self._fault is not None:
-            self._recovery.begin(self._fault)
-            self._fault = None
+        if (fault := self._findings.take_fault()) is not None:
+            self._recovery.begin(fault)
 
         def is_over(rule: str, of_rank: int | None) -> bool:
             watches = self._contract.rules[rule].detector.WATCHES
@@ -194,7 +196,7 @@ class Coordinator:
         self._wanted.add(message.step)
         onset = message.step if message.onset_step is None else message.onset_step
         breach = notices.wanted(message.rank, message.step, message.reason, onset)
-        action = available(Action.ROLLBACK, can_roll_back=self._can_roll_back)
+        action = available(Action.ROLLBACK, can_roll_back=self._membership.can_roll_back)
         self._decisions.decide(action, breach, self._membership.listening)
 
     @_on.register
@@ -226,7 +228,7 @@ class Coordinator:
         for plain in message.findings:
             self._find(messages.unpack_breach(plain))
         before = self._guard.newest_step
-        self._judge_all(self._guard.observe(message.samples))
+        self._findings.judge_all(self._guard.observe(message.samples))
         if self._guard.newest_step > before:
             self._tell_if_recovered(before, self._guard.newest_step)
         self._answer_state_requests()
@@ -255,7 +257,7 @@ class Coordinator:
             rule=message.rule,
             evidence=message.evidence,
         )
-        self._judge_all(self._guard.on_note(message, self._now_s))
+        self._findings.judge_all(self._guard.on_note(message, self._now_s))
 
     @_on.register
     def _(self, message: messages.Survey, node: int) -> None:
@@ -283,10 +285,6 @@ class Coordinator:
     def _(self, message: messages.NodeDone, node: int) -> None:
         self._membership.done[node] = message
 
-    @property
-    def _can_roll_back(self) -> bool:
-        return len(self._can_go_back) == self._membership.world_size
-
     def _tell_if_recovered(self, before: int, newest: int) -> None:
         recovered = self._recovery.on_steps(before, newest, time.time_ns())
         if recovered is not None:
@@ -312,34 +310,15 @@ class Coordinator:
     def _find(self, breach: Breach) -> None:
         """One finding: surveyed if silence alone can't name a rank, judged otherwise."""
         if breach.rule != "hang":
-            self._judge(breach)
+            self._findings.judge(breach)
             return
-        self._judge_all(self._standstill.on_finding(breach))
+        self._findings.judge_all(self._standstill.on_finding(breach))
         self._look_if_silent()
-
-    def _judge_all(self, breaches: Iterable[Breach]) -> None:
-        for breach in breaches:
-            self._judge(breach)
 
     def _judge_standstill(self, breaches: Iterable[Breach]) -> None:
         # Once all processes are being ended, where they stand says nothing any more.
         if self._decisions.ending is None:
-            self._judge_all(breaches)
-
-    def _judge(self, breach: Breach) -> None:
-        if self._decisions.ending is not None and breach.rule == "liveness":
-            self._decisions.on_process_ended(breach.rank)
-            return
-        rule = self._contract.rules[breach.rule]
-        verdict = judge(breach, rule, can_roll_back=self._can_roll_back)
-        self._journal.breach(breach, rule, verdict)
-        if self.is_finished:
-            return
-        if self._throttling.takes(breach, verdict.action, self._membership.listening):
-            return
-        if breach.status is Status.BREACH and verdict.action > Action.LOG:
-            self._fault = self._fault or fault_of(breach, time.time_ns())
-            self._decisions.decide(verdict.action, breach, self._membership.listening)
+            self._findings.judge_all(breaches)
 
     def _look_if_silent(self) -> None:
         """Looks at all ranks while any of them makes no progress."""
@@ -362,12 +341,13 @@ class Coordinator:
         if self._decisions.ending is not None:
             self._journal.note("notice", breach.message, evidence=breach.evidence)
         elif "liveness" in self._contract.rules:
-            self._judge(breach)
+            self._findings.judge(breach)
 
     def _finish_if_over(self) -> None:
         if self.is_finished or not self._membership.is_over:
             return
         self.is_finished = True
+        self._findings.close()
         if not self._is_orderly:
             # Silent to the end while others failed: that was more than a mute monitor.
             for node in sorted(self._membership.silent - self._lost_nodes):

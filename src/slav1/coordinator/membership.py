@@ -28,6 +28,7 @@ class Membership:
         """Node of every rank that ever joined."""
         self.done: dict[int, NodeDone] = {}
         """Last words of the nodes that have no rank left."""
+        self._can_go_back: set[int] = set()
         self.silent: set[int] = set()
         """Nodes that stopped speaking, or never began to, and are not done."""
         self._heard_at_s: dict[int, float] = {}
@@ -39,6 +40,11 @@ class Membership:
     def is_complete(self) -> bool:
         """Whether every rank has joined."""
         return len(self.nodes_of_ranks) == self.world_size
+
+    @property
+    def can_roll_back(self) -> bool:
+        """Whether every rank of the job has joined and its host can go back."""
+        return len(self._can_go_back) == self.world_size
 
     @property
     def is_over(self) -> bool:
@@ -71,8 +77,10 @@ class Membership:
         self.silent.discard(node)
         return was_silent
 
-    def join(self, rank: int, node: int, now_s: float) -> None:
+    def join(self, rank: int, node: int, now_s: float, *, can_roll_back: bool = False) -> None:
         """A rank is watched from now on."""
+        if can_roll_back:
+            self._can_go_back.add(rank)
         self.nodes_of_ranks[rank] = node
         self._first_join_s = now_s if self._first_join_s is None else self._first_join_s
 
