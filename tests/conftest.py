@@ -38,11 +38,12 @@ _launch, _forks = _load("_launch"), _load("_forks")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     Gives a test of real processes a second try: a machine that stands still for a second is
-    no defect of ours. The summary names each as RERUN; one that comes up again is a defect.
+    no defect of ours. The summary names each as RERUN; one that comes up again is a defect,
+    and so is whatever a test leaves behind, at once.
     """
     for item in items:
         if item.get_closest_marker("ranks"):
-            item.add_marker(pytest.mark.flaky(reruns=1))
+            item.add_marker(pytest.mark.flaky(reruns=1, rerun_except="Left behind"))
 
 
 @pytest.fixture(scope="session")
