@@ -193,6 +193,21 @@ def batches_drawn(trainer: Trainer) -> Any:
     return trainer.fit_loop.epoch_loop.batch_progress.total
 
 
+def train_loaders(trainer: Trainer) -> list[Any]:
+    """The loaders that the fit loop takes its batches from; none before it has made them."""
+    combined = getattr(trainer.fit_loop, "_combined_loader", None)
+    return [] if combined is None else list(combined.flattened)
+
+
+def ranks_of_one_model(trainer: Trainer) -> tuple[tuple[int, ...], ...]:
+    """Ranks that hold parts of the same tensors, and so have to draw the same numbers."""
+    num = getattr(trainer.strategy, "_tensor_parallel_size", 1)
+    num = trainer.strategy.num_processes if num == "auto" else num  # type: ignore[attr-defined]
+    if num == 1:
+        return ()
+    return tuple(tuple(range(at, at + num)) for at in range(0, trainer.world_size, num))
+
+
 def is_sharded(trainer: Trainer) -> bool:
     """Whether every rank writes a part of its own of each checkpoint."""
     strategy: Any = trainer.strategy

@@ -37,6 +37,7 @@ class SLACallback(Callback):
         self,
         contract: str | Contract | None = None,
         run_dir: str | None = None,
+        log_figures: bool = False,  # noqa: FBT002 - a setting of YAML files too
     ) -> None:
         """Stores the settings; nothing is started before ``fit``.
 
@@ -45,9 +46,12 @@ class SLACallback(Callback):
                 ``Contract``. Default: ``SLA_CONTRACT``, else ``L1``.
             run_dir: Folder in which each run gets a folder of its own. Default:
                 ``SLA_RUN_DIR``, else ``sla_runs``.
+            log_figures: Whether the trainer's loggers also get the service-level figures of
+                :class:`slav1.metrics.RankFigures`, as often as they get the times of steps.
         """
         self._contract = contract
         self._run_dir = run_dir
+        self._log_figures = log_figures
         self.stopped_at: int | None = None
         """Step at whose end the contract stopped the last ``fit``; None if it did not.
         Where Lightning itself spawns the ranks, only they know; the ledger does in any case."""
@@ -72,6 +76,10 @@ class SLACallback(Callback):
         host.callbacks = [self, *(c for c in host.callbacks if c is not self)]
         self._fit = WatchedFit(trainer, pl_module, self._contract, self._run_dir)
         self._run = self._fit.watch
+        if self._log_figures:
+            from slav1.metrics import RankFigures
+
+            self._run.figures = RankFigures(self._run.recorder).read
         self.run_folder = self._fit.session.run_folder
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -135,8 +143,13 @@ class SLACallback(Callback):
         if self._run is not None:
             self._run.resume_steps()
 
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Tells what random numbers the epoch's workers have begun with."""
+        self._watched().tell_workers()
+
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """No step comes any more."""
+        self._watched().tell_workers()
         # For whoever saves after the fit.
         self._final = self._watched().state()
         self._running().recorder.enter(int(Phase.TEARDOWN))

@@ -8,6 +8,7 @@ from lightning.pytorch import Trainer
 
 from sla_lightning import _compat, _compat_position, random_state
 from slav1.checkpoint import Peers
+from slav1.seeds import digests
 
 MAX_RANKS_BY_SIDE = 64
 """Most ranks whose random states travel by the side channel, which brings all of them to each;
@@ -42,6 +43,11 @@ class Position:
         self._rest: Callable[[], None] | None = None
         _compat.before_iterating(trainer, self._begin_epoch)
         _compat.before_epoch(trainer, self._go_on)
+
+    @property
+    def pending(self) -> dict[str, Any] | None:
+        """States of a loaded checkpoint that the rank is about to go on with; None if none."""
+        return self._pending
 
     def state(self) -> dict[str, Any]:
         """Collective. The random states of all ranks, on rank 0; its own alone on another,
@@ -100,12 +106,27 @@ class Position:
         mine: dict[str, Any] = ranks[self._peers.rank]
         return mine
 
+    def _check(self, wanted: dict[str, Any]) -> None:
+        """Looks whether the generators go on where the checkpoint left them."""
+        now, saved = digests(random_state.take()), digests(wanted)
+        lost = [name for name in saved if now.get(name) != saved[name]]
+        if lost:
+            self._peers.record(
+                "notice",
+                f"Rank {self._peers.rank} could not restore its generators: {', '.join(lost)}.",
+                rule="seed_contract",
+                audit="resume",
+                wrong=[f"The {name} generator is not what the checkpoint says." for name in lost],
+                at_fault=[self._peers.rank],
+            )
+
     def _begin_epoch(self) -> None:
         self._epoch = random_state.take()
 
     def _go_on(self) -> None:
         if self._pending is not None:
             random_state.put_back(self._pending)
+            self._check(self._pending)
             self._pending = None
         rest, self._rest = self._rest, None
         if rest is not None:

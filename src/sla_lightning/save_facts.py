@@ -44,7 +44,7 @@ def facts_of(trainer: Trainer, checkpoint: Mapping[str, Any]) -> SaveFacts:
             "is_complete": is_complete,
         },
         tensors=tensors,
-        replicas=_replicas(trainer),
+        replicas=replicas_of(trainer),
         may_be_infinite=_beside_health(trainer, tensors),
         is_healthy=is_healthy,
     )
@@ -74,8 +74,8 @@ def _beside_health(trainer: Trainer, tensors: Mapping[str, Tensor]) -> frozenset
     return frozenset(name for name in tensors if name in buffers or not name.startswith(judged))
 
 
-def _replicas(trainer: Trainer) -> dict[str, Tensor]:
-    """What data parallel ranks hold in common."""
+def replicas_of(trainer: Trainer) -> dict[str, Tensor]:
+    """What data parallel ranks hold in common, by name; nothing where they hold parts."""
     strategy = trainer.strategy
     is_split = isinstance(strategy, DeepSpeedStrategy) and strategy.zero_stage_3
     if not isinstance(strategy, DDPStrategy) or is_split:

@@ -17,6 +17,7 @@ from sla_lightning.position import Position
 from sla_lightning.resume import Resume
 from sla_lightning.rollback import Rollback
 from sla_lightning.savers import checkpoint_folders, saves_on_exception
+from sla_lightning.seeds import FitSeeds
 from sla_lightning.telemetry import FitWatch
 from slav1.checkpoint import Disk, PeersMissingError, Shelf
 from slav1.checkpoint.shelf import OWN_FOLDER
@@ -72,11 +73,14 @@ class WatchedFit:
             roots=checkpoint_folders(trainer),
             disk=None if faults is None else self._failing_disk(faults),
         )
+        self.seeds: FitSeeds | None = None
+        self._was_taken_up = False
         self.guard = CheckpointGuard(trainer, self.session, shelf, self._settings)
         self._rollback = Rollback(trainer, self.session, shelf, self.guard, self._take_up)
         self.watch = FitWatch(trainer, module, self.session, faults, self._rollback.batches)
         try:
             self.guard.wrap()
+            self.seeds = FitSeeds(trainer, module, self.session, faults)
             self._drive(shelf)
         except BaseException:
             self.leave("not_started")
@@ -113,10 +117,12 @@ class WatchedFit:
         self._position: Position | None = None
         if self._lacks:
             self.session.note(
-                f"This Lightning lacks {', '.join(self._lacks)}: no rollback, no last_good, and "
-                "a resumed epoch begins at its first batch."
+                f"This Lightning lacks {', '.join(self._lacks)}: no rollback, no last_good, "
+                "a resumed epoch begins at its first batch, and seeds are not set by rank."
             )
         else:
+            assert self.seeds is not None
+            _compat.before_iterating(self._trainer, self.seeds.watch_loaders)
             self._position = Position(
                 self._trainer, self.session.peers, self._settings.limit_s, self._note
             )
@@ -127,6 +133,8 @@ class WatchedFit:
     def _run(self, run: Callable[[], None]) -> None:
         if self._position is not None and _compat.is_resuming(self._trainer):
             self._take_up()
+        if self.seeds is not None and not self._has_states():
+            self.seeds.spread()
         drive(self._trainer, self.session, run, self._rollback)
 
     def begin(self, num_batches: int | None) -> None:
@@ -136,6 +144,7 @@ class WatchedFit:
             num_batches: Batches of an epoch; None if nobody knows.
         """
         self.guard.trusted = None
+        self._compare_seeds()
         if not self.guard.has_begun:
             self.guard.has_begun = True
             self.session.compare(num_batches=num_batches)
@@ -147,6 +156,22 @@ class WatchedFit:
         if every is not None:
             num_done = self.watch.step + 1
             self.watch.next_save_step = num_done + every - num_done % every - 1
+
+    def _compare_seeds(self) -> None:
+        assert self.seeds is not None
+        first = "resume" if self._was_taken_up else "start"
+        self.seeds.compare(
+            "rollback" if self.guard.has_begun else first,  # type: ignore[arg-type]
+            None if self._position is None else self._position.pending,
+        )
+
+    def _has_states(self) -> bool:
+        return self._position is not None and self._position.pending is not None
+
+    def tell_workers(self) -> None:
+        """Tells what random numbers the loaders' workers have begun with."""
+        assert self.seeds is not None
+        self.seeds.tell_workers()
 
     def save_own(self) -> None:
         """Collective. Saves a checkpoint of our own in the run folder."""
@@ -163,6 +188,9 @@ class WatchedFit:
                 raise
             # A save after an exception must not hide the exception.
             ranks = {}
+        if self.seeds is not None:
+            ranks |= self.seeds.state()
+            self.seeds.tell_workers()
         # On every rank: rank 0 waits for the last samples of all.
         self.watch.losses.drain()
         if self.session.rank != 0:
@@ -176,6 +204,8 @@ class WatchedFit:
         version = state.get("version")
         if version in READABLE_VERSIONS:
             self._loaded = state
+            if self.seeds is not None:
+                self.seeds.adopt(state)
         elif version is not None:
             _log.warning(
                 "The checkpoint holds SLA state of version %s, this is version %s; the detectors "
@@ -206,6 +236,8 @@ class WatchedFit:
         self.guard.drain(limit_s)
         self.guard.unwrap()
         self.watch.close()
+        if self.seeds is not None:
+            self.seeds.close()
         self.session.leave(reason)
 
     def _do_all_fail(self) -> bool:
@@ -218,7 +250,7 @@ class WatchedFit:
 
     def _take_up(self) -> Any:
         """Puts data and random numbers where the loaded checkpoint says; see Rollback."""
-        loaded, self._loaded = self._loaded, {}
+        loaded, self._loaded, self._was_taken_up = self._loaded, {}, True
         assert self._position is not None
         self._position.take_up(loaded if "ranks" in loaded else None)
         self._detectors = loaded.get("detectors")

@@ -5,8 +5,14 @@ from typing import Any
 
 from slav1.breach import Breach, Status
 from slav1.detectors._detector import Detector, Event
-from slav1.sample import Pulse, Round, Sample, Save
+from slav1.sample import Audit, Pulse, Round, Sample, Save
 from slav1.state import from_plain, to_plain
+
+
+def _is_always(event: Event) -> bool:
+    """Most detectors have a use for whatever they watch."""
+    del event
+    return True
 
 
 class Guard:
@@ -20,8 +26,12 @@ class Guard:
         self._detectors = dict(detectors)
         self._states: dict[str, dict[int | None, Any]] = {name: {} for name in detectors}
         self._watching = {
-            kind: [(name, each) for name, each in self._detectors.items() if kind in each.WATCHES]
-            for kind in (Sample, Round, Pulse, Save)
+            kind: [
+                (name, each, getattr(each, "is_about", _is_always))
+                for name, each in self._detectors.items()
+                if kind in each.WATCHES
+            ]
+            for kind in (Sample, Round, Pulse, Save, Audit)
         }
         self.num_seen = dict.fromkeys(detectors, 0)
         """Events each rule has seen, counted over all ranks."""
@@ -32,17 +42,17 @@ class Guard:
         A detector that fails is switched off, and a notice says so: one rule must not
         take the others along.
         """
-        rank = None if isinstance(event, Round | Save) else event.rank
+        rank = None if isinstance(event, Round | Save | Audit) else event.rank
         found = []
-        for name, detector in self._watching[type(event)]:
+        for name, detector, is_about in self._watching[type(event)]:
             states = self._states[name]
             try:
                 state = states[rank] if rank in states else detector.start()
                 states[rank], breach = detector.observe(state, event)
+                self.num_seen[name] += is_about(event)
             except Exception as error:  # noqa: BLE001 - whatever a detector of a user raises
                 found.append(self._switch_off(name, event, error))
                 continue
-            self.num_seen[name] += 1
             if breach is not None:
                 found.append(breach)
         return found
@@ -56,7 +66,7 @@ class Guard:
             rule=name,
             status=Status.NOTICE,
             is_actionable=False,
-            rank=None if isinstance(event, Round | Save) else event.rank,
+            rank=None if isinstance(event, Round | Save | Audit) else event.rank,
             step=event.step,
             statistic=None,
             limit=None,

@@ -1,6 +1,7 @@
-"""What was measured: one rank's step, all ranks' step, one rank's clocks, one save."""
+"""What was measured: one rank's step, all ranks' step, one rank's clocks, a save, an audit."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from slav1.phase import Phase
 
@@ -66,6 +67,9 @@ class Sample:
 
     is_warmup: bool = False
     """Whether this is one of the first steps of a process: compiling, caching."""
+
+    is_update_left_out: bool = False
+    """Whether the weights kept their values because the gradient was not finite."""
 
     @property
     def self_time_s(self) -> float | None:
@@ -138,3 +142,148 @@ class Save:
 
     reason: str = ""
     """Why it failed, in words; empty if it did not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What one rank's processes hold at one moment between evaluations and saves, as its
+    node's monitor reads it. What could not be read is None, never 0.
+
+    Device memory is in each :class:`Sample`, measured after the update.
+    """
+
+    rank: int
+    """Global rank."""
+
+    step: int
+    """Step the rank is in."""
+
+    time_s: float
+    """When it was read, on the node's monotonic clock, in seconds."""
+
+    host_mib: float | None = None
+    """Host memory of the process and all its children, shared pages once, in MiB."""
+
+    num_fds: int | None = None
+    """Open file descriptors of the process."""
+
+    num_threads: int | None = None
+    """Threads of the process."""
+
+    ceiling_mib: float | None = None
+    """Host memory that the rank's container may hold, or else the machine has, in MiB."""
+
+    free_mib: float | None = None
+    """How much of that nobody holds, in MiB."""
+
+    fd_limit: int | None = None
+    """File descriptors that the process may open."""
+
+    device_mib: float | None = None
+    """Memory of the rank's device, in MiB."""
+
+    num_saves: int = 0
+    """Checkpoints that this process has saved."""
+
+    num_evaluations: int = 0
+    """Evaluations that it has ended."""
+
+    num_epochs: int = 0
+    """Epochs that it has ended."""
+
+
+class Stream(NamedTuple):
+    """The random numbers that one worker of a loader began with."""
+
+    generator: str
+    """Name of the generator."""
+
+    digest: str
+    """Equal for two that draw the same numbers."""
+
+    rank: int
+    """Global rank; the lowest one of those that draw the same by design."""
+
+    loader: int
+    """Number of the loader."""
+
+    worker: int
+    """Number of the worker."""
+
+    epoch: int
+    """Pass over the data, from 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """One look at the ranks' seeds, generators, settings and first weights."""
+
+    step: int | None
+    """Optimizer step that comes next; None if nobody knows."""
+
+    time_s: float
+    """When it was, on the coordinator's monotonic clock, in seconds."""
+
+    moment: str
+    """``start``, ``resume``, ``rollback``, or ``workers`` for those of one rank's loaders."""
+
+    wrong: tuple[str, ...] = ()
+    """What the ranks found wrong when they compared, in sentences."""
+
+    at_fault: tuple[int, ...] = ()
+    """Ranks that the first of these is about; none if it is about all."""
+
+    streams: tuple[Stream, ...] = ()
+    """What workers began with."""
+
+    is_owed: bool = False
+    """Whether the contract has set the seeds, so that streams must differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A tensor of which ranks that should hold the same hold different bits."""
+
+    parameter: str
+    """Name of the parameter that it is or belongs to."""
+
+    kind: str
+    """``parameter``, or what the optimizer calls it, such as ``exp_avg``."""
+
+    slot: int
+    """Share of the tensors that it is looked at with."""
+
+    camps: tuple[tuple[int, ...], ...]
+    """Ranks that hold the same, together; the largest camp first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicas:
+    """Copies of tensors that should be equal on several ranks, compared after one step."""
+
+    step: int
+    """Optimizer step after whose update they were looked at."""
+
+    part: str
+    """Names these tensors on these ranks."""
+
+    slots: tuple[int, ...]
+    """Shares of the tensors that were looked at; in a few steps all come by."""
+
+    ranks: tuple[int, ...]
+    """Global ranks whose copies were there to be compared."""
+
+    num_tensors: int
+    """Tensors that were compared."""
+
+    num_differing: int
+    """Tensors that were not equal."""
+
+    differing: tuple[Difference, ...]
+    """Those, or the first of very many."""
+
+    is_first: bool
+    """Whether some of these shares are looked at for the first time since this start."""
+
+    is_certain: bool
+    """Whether no way is known by which they could come to differ in health."""

@@ -13,9 +13,7 @@ LATER_RULES = frozenset(
         "memory_drift",
         "collective_failures",
         "link_stall",
-        "stall",
         "replica_divergence",
-        "seed_contract",
         "recovery_time",
     }
 )

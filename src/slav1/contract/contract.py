@@ -8,8 +8,9 @@ from typing import Any
 from slav1.contract.document import KEYS, parts_from, rule_to_plain
 from slav1.contract.error import ContractError, unknown_key, wrong_value
 from slav1.contract.levels import LEVELS
+from slav1.contract.policy_clause import PolicySettings, policy_to_plain
 from slav1.contract.rule import Mode, Rule
-from slav1.contract.settings import CheckpointSettings, MonitorSettings
+from slav1.contract.settings import CheckpointSettings, MonitorSettings, SeedSettings
 from slav1.contract.typed import mapping_of, plain
 from slav1.contract.yaml_file import read_yaml, write_yaml
 
@@ -20,8 +21,6 @@ class Contract:
 
     Made by :meth:`level`, :meth:`load` or :meth:`from_dict`, changed by
     :meth:`override`. Every setting is there, whether the user wrote it or not.
-
-    ``policy`` is checked and kept, for the versions to come: this one does not act on it.
 
     Example:
         >>> contract = Contract.level("L1").override(straggler={"mode": "off"})
@@ -42,8 +41,11 @@ class Contract:
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     """How checkpoints are written, verified, kept and gone back to."""
 
-    policy: str | None = None
-    """Path of a Rego policy; not used by this version."""
+    seeds: SeedSettings = field(default_factory=SeedSettings)
+    """What is done about seeds and random numbers."""
+
+    policy: PolicySettings | None = None
+    """Who is asked about a breach besides the table; None asks nobody."""
 
     monitor: MonitorSettings = field(default_factory=MonitorSettings)
     """How each node watches its ranks."""
@@ -74,7 +76,7 @@ class Contract:
                 kept; the text names the file.
         """
         try:
-            return cls.from_dict(_read(path))
+            return cls(**parts_from(_read(path), Path(path).parent))
         except ContractError as error:
             raise error.in_file(str(path)) from error
 
@@ -110,9 +112,9 @@ class Contract:
         Args:
             clauses: By name of a rule, a mapping of what changes in it: ``mode``,
                 ``action``, ``rule`` or any setting. A change of ``rule`` starts from
-                the settings that the other form has by itself. Also ``monitor`` and
-                ``checkpoint`` with mappings, ``policy`` with a path, and ``mode`` with
-                a mode for all rules that are not off.
+                the settings that the other form has by itself. Also ``monitor``,
+                ``checkpoint`` and ``seeds`` with mappings, ``policy`` with a path, an
+                address or a mapping, and ``mode`` with a mode for all rules that are not off.
 
         Raises:
             ContractError: If a clause can't be kept.
@@ -124,7 +126,7 @@ class Contract:
                 if rule["mode"] != Mode.OFF.value:
                     rule["mode"] = clauses["mode"]
         for name, clause in clauses.items():
-            if name in ("monitor", "checkpoint"):
+            if name in ("monitor", "checkpoint", "seeds"):
                 raw[name] |= mapping_of(clause, name)
             elif name in ("mode", "policy"):
                 raw[name] = clause
@@ -138,15 +140,16 @@ class Contract:
         """Writes the contract as plain values, every setting included.
 
         Returns:
-            What a YAML file or JSON can hold: ``level, mode, rules, checkpoint, policy,
-            monitor``; ``mode`` and ``policy`` only if they are set.
+            What a YAML file or JSON can hold: ``level, mode, rules, checkpoint, seeds,
+            policy, monitor``; ``mode`` and ``policy`` only if they are set.
         """
         every = {
             "level": self.level_name,
             "mode": plain(self.mode),
             "rules": {name: rule_to_plain(rule) for name, rule in self.rules.items()},
             "checkpoint": plain(self.checkpoint),
-            "policy": self.policy,
+            "seeds": plain(self.seeds),
+            "policy": policy_to_plain(self.policy),
             "monitor": plain(self.monitor),
         }
         return {key: value for key, value in every.items() if value is not None}

@@ -1,25 +1,28 @@
 """A contract as plain values, the form of its file, to its checked parts and back."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from slav1.contract.catalogue import COMMON_KEYS, default_variant, unknown_rule, variants
 from slav1.contract.error import ContractError, unknown_key, wrong_value
 from slav1.contract.levels import LEVELS, default_action, default_mode
+from slav1.contract.policy_clause import policy_from
 from slav1.contract.rule import Mode, Rule
-from slav1.contract.settings import CheckpointSettings, MonitorSettings
+from slav1.contract.settings import CheckpointSettings, MonitorSettings, SeedSettings
 from slav1.contract.typed import build, kinds_of, mapping_of, plain, typed
 from slav1.decision import Action
 
-KEYS = ("level", "mode", "rules", "checkpoint", "policy", "monitor")
+KEYS = ("level", "mode", "rules", "checkpoint", "seeds", "policy", "monitor")
 """Keys of a contract, in the order they are written."""
 
 
-def parts_from(raw: object) -> dict[str, Any]:
+def parts_from(raw: object, folder: Path | None = None) -> dict[str, Any]:
     """Checks a contract in its plain form.
 
     Args:
         raw: A mapping with the key ``level`` and any of the other :data:`KEYS`.
+        folder: Where relative paths begin; None for the working folder.
 
     Returns:
         The fields of a :class:`~slav1.contract.Contract`.
@@ -38,7 +41,8 @@ def parts_from(raw: object) -> dict[str, Any]:
         "mode": mode,
         "rules": _rules(mapping_of(given.get("rules", {}), "rules"), level, mode),
         "checkpoint": build(CheckpointSettings, given.get("checkpoint", {}), "checkpoint"),
-        "policy": _policy(given.get("policy")),
+        "seeds": build(SeedSettings, given.get("seeds", {}), "seeds"),
+        "policy": policy_from(given.get("policy"), list(variants()), folder),
         "monitor": build(MonitorSettings, given.get("monitor", {}), "monitor"),
     }
 
@@ -110,13 +114,6 @@ def _level_name(given: Mapping[str, Any]) -> str:
     hint = f" Did you mean {value.upper()}?" if str(value).upper() in LEVELS else ""
     error = wrong_value("level", value, f"one of {levels}")
     raise ContractError(f"{error}{hint}", key="level", value=value)
-
-
-def _policy(value: object) -> str | None:
-    policy: str | None = typed(str | None, value, "policy")
-    if policy is not None and not policy.strip():
-        raise wrong_value("policy", policy, "the path of a Rego file")
-    return policy
 
 
 def _unknown_top_key(key: str, value: object) -> ContractError:

@@ -97,6 +97,46 @@ class CheckpointSettings:
             raise ValueError(f"limit_s must be above 0 and at most 86400, got {self.limit_s}.")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedSettings:
+    """What is done about seeds and random numbers.
+
+    Raises:
+        ValueError: If a setting is out of range, or they contradict each other.
+    """
+
+    mode: Literal["check", "set", "off"] = "check"
+    """``check`` looks at all ranks and changes no random number; ``set`` gives all ranks one
+    seed for the first weights and each rank numbers of its own afterwards; ``off`` does not
+    look."""
+
+    seed: int | None = None
+    """Global seed, 0 to 4294967295; needs ``set``. None takes the script's own, else
+    ``SLA_SEED``, else one is made."""
+
+    groups: tuple[tuple[int, ...], ...] = ()
+    """Ranks that must draw the same numbers, as those that share one model by tensor
+    parallelism; each rank in one group at most."""
+
+    deterministic: bool = False
+    """Whether the settings that let a step give the same bits twice are owed: a missing one
+    is a breach. They are looked at, not set."""
+
+    def __post_init__(self) -> None:
+        if self.seed is not None:
+            _check_range("seed", self.seed, 0, (1 << 32) - 1)
+            if self.mode != "set":
+                raise ValueError(f"seed needs mode: set; mode is {self.mode}.")
+        ranks = [rank for group in self.groups for rank in group]
+        if any(rank < 0 for rank in ranks) or len(set(ranks)) < len(ranks):
+            raise ValueError(
+                "groups must hold ranks from 0 on, each at most once, got "
+                f"{[list(group) for group in self.groups]}."
+            )
+        if not all(self.groups):
+            raise ValueError("groups must hold no empty group.")
+
+
 def _check_range(name: str, value: float, lowest: float, highest: float) -> None:
     if not lowest <= value <= highest:
         raise ValueError(f"{name} must be {lowest} to {highest}, got {value}.")

@@ -11,6 +11,7 @@ from slav1.contract import Contract, Mode
 from slav1.coordinator.messages import RankNote, StateAnswer, StateAsked
 from slav1.coordinator.rounds import Rounds
 from slav1.coordinator.state_requests import StateRequests
+from slav1.detectors._audits import audit_in
 from slav1.detectors._detector import is_of_job
 from slav1.guard import Guard
 from slav1.sample import Sample
@@ -71,9 +72,11 @@ class JobGuard:
         return found
 
     def on_note(self, note: RankNote, now_s: float) -> list[Breach]:
-        """Takes in a ledger line of a rank; returns what the saves it tells of show."""
-        save = save_in(note.kind, note.step, note.evidence, time_s=now_s)
-        return [] if save is None else self._guard.observe(save)
+        """Takes in a ledger line of a rank; returns what the save or audit it tells of shows."""
+        event = save_in(note.kind, note.step, note.evidence, time_s=now_s) or audit_in(
+            note.rule, note.step, note.evidence, time_s=now_s
+        )
+        return [] if event is None else self._guard.observe(event)
 
     def on_rank_back(self, rank: int, to_step: int, state: Any) -> tuple[bool, list[str]]:
         """A rank went back to a checkpoint; its samples from now on are new ones.

@@ -13,10 +13,13 @@ from slav1.detectors.liveness_literal import LivenessLiteral
 from slav1.detectors.loss_variance import LossVarianceSequential
 from slav1.detectors.loss_variance_literal import LossVarianceLiteral
 from slav1.detectors.non_finite import NonFinite
+from slav1.detectors.seed_contract import SeedContract
+from slav1.detectors.stall import StallLiteral
 from slav1.detectors.straggler import StragglerSequential
 from slav1.detectors.sync_latency import SyncLatencyLearned
 from slav1.detectors.sync_latency_literal import SyncLatencyLiteral
 from slav1.detectors.sync_outlier import SyncOutlierLiteral
+from slav1.detectors.update_skew import UpdateSkew
 
 __all__ = [
     "CkptSuccessLiteral",
@@ -28,8 +31,11 @@ __all__ = [
     "LossVarianceLiteral",
     "LossVarianceSequential",
     "NonFinite",
+    "SeedContract",
+    "StallLiteral",
     "StragglerSequential",
     "SyncLatencyLearned",
     "SyncLatencyLiteral",
     "SyncOutlierLiteral",
+    "UpdateSkew",
 ]

@@ -3,9 +3,9 @@
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from slav1.breach import Breach
-from slav1.sample import Pulse, Round, Sample, Save
+from slav1.sample import Audit, Pulse, Round, Sample, Save
 
-Event = Sample | Round | Pulse | Save
+Event = Sample | Round | Pulse | Save | Audit
 """Anything a detector can watch."""
 
 State = TypeVar("State", bound=NamedTuple)
@@ -27,7 +27,8 @@ class Detector(Protocol):
 
     WATCHES: ClassVar[tuple[type, ...]]
     """Kinds of event it is shown. A detector of ``Sample`` or ``Pulse`` is run once
-    for every rank, with a memory for each; one of ``Round`` or ``Save`` once for the job."""
+    for every rank, with a memory for each; one of ``Round``, ``Save`` or ``Audit`` once for
+    the job."""
 
     NUM_SAMPLES_NEEDED: ClassVar[int]
     """Events it must have seen before its silence means anything."""
@@ -41,6 +42,14 @@ class Detector(Protocol):
         ...
 
 
+class Selective(Detector, Protocol):
+    """A detector that can't use all that it watches: only what it can counts as seen."""
+
+    def is_about(self, event: Any) -> bool:
+        """Whether an event holds what the rule looks at."""
+        ...
+
+
 def is_of_job(detector: Detector) -> bool:
     """Whether a detector is run once for the job, and not for every rank."""
-    return Round in detector.WATCHES or Save in detector.WATCHES
+    return not {Round, Save, Audit}.isdisjoint(detector.WATCHES)

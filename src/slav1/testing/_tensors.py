@@ -35,6 +35,19 @@ def poison_gradient(parameters: Iterable[Parameter]) -> None:
     )
 
 
+def redraw(parameters: Iterable[Parameter], *, seed: int) -> None:
+    """Puts other numbers of about the same size into every parameter, from a generator of its
+    own."""
+    import torch
+
+    for number, parameter in enumerate(parameters):
+        values = parameter.detach()
+        generator = torch.Generator().manual_seed(1000 * seed + number)
+        order = torch.randperm(values.numel(), generator=generator).to(values.device)
+        # The sign too, or a parameter that holds one number only would stay as it is.
+        values.copy_(-values.flatten()[order].view_as(values))
+
+
 def with_nan(batch: Any) -> Any:
     """Returns the batch with its first floating-point tensor all NaN.
 

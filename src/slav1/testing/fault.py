@@ -57,6 +57,7 @@ KINDS: Mapping[str, Kind] = {
     "spike": _kind("wrong targets in its batches", "steps", steps=20),
     "skip_collective": _kind("leaves out the gradient sync", "steps"),
     "uneven": _kind("runs out of data", steps=EVERY_STEP),
+    "seed": _kind("starts from weights of another seed", step=0),
     "corrupt": _kind(
         "one bit of the next checkpoint flips on its way to the disk", "steps", rank=0
     ),

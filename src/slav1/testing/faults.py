@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from slav1.testing._effects import EFFECTS
 from slav1.testing._files import flip_a_bit
-from slav1.testing._tensors import multiply, poison_gradient, poison_targets, with_nan
+from slav1.testing._tensors import (
+    multiply,
+    poison_gradient,
+    poison_targets,
+    redraw,
+    with_nan,
+)
 from slav1.testing.fault import EVERY_STEP, Fault
 
 if TYPE_CHECKING:
@@ -105,6 +111,18 @@ class Faults:
             is_nan = fault.kind == "nan" and fault.what == "gradient"
             if is_nan and self._acts(index, step):
                 poison_gradient(parameters)
+
+    def first_weights(self, parameters: Iterable[Parameter]) -> None:
+        """Changes all weights, in place, if ``seed`` is planned: as if this rank had drawn them
+        from another seed and nobody had copied rank 0's. Once; draws no random number.
+
+        Args:
+            parameters: Those of the model, after its wrapper has done its work.
+        """
+        for index, fault in enumerate(self.planned):
+            if fault.kind == "seed" and not self._num_acted[index]:
+                self._num_acted[index] = 1
+                redraw(parameters, seed=1 + self._rank)
 
     def skips_sync(self, step: int) -> bool:
         """Whether this rank leaves out the gradient sync of a step."""

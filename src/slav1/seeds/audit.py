@@ -1,0 +1,192 @@
+"""Comparing what all ranks have of seeds, generators, settings and first weights."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from slav1.seeds.choice import offset_of
+from slav1.seeds.determinism import lacking
+
+Moment = Literal["start", "resume", "rollback"]
+"""When ranks are compared."""
+
+MOST_RANKS_NAMED = 16
+"""Ranks that a sentence names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What a comparison of all ranks came to."""
+
+    wrong: tuple[str, ...] = ()
+    """What breaks the contract, in sentences."""
+
+    noted: tuple[str, ...] = ()
+    """What is worth knowing and breaks nothing."""
+
+    at_fault: tuple[int, ...] = ()
+    """Ranks that the first wrong is about, ascending; none if it is about all."""
+
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What was compared, as plain values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What a comparison is held against."""
+
+    is_set: bool = False
+    """Whether the contract has set the seeds, so that each rank has numbers of its own."""
+
+    groups: Sequence[Sequence[int]] = ()
+    """Ranks that draw the same numbers by design."""
+
+    deterministic: bool = False
+    """Whether the same step has to give the same bits twice."""
+
+
+def judge(looks: Sequence[Mapping[str, Any]], promise: Promise, moment: Moment) -> Judged:
+    """Compares what the ranks brought.
+
+    What must be equal is weights that the wrapper has copied, settings that decide over
+    bits, and the seeds of samplers that share data out. What must differ, between ranks of
+    different groups, is the state of each generator; that seeds differ is no fault.
+
+    Args:
+        looks: One of each rank, in rank order, as :class:`~slav1.seeds.Seeds` makes them.
+        promise: What the contract owes.
+        moment: When it is.
+    """
+    wrong: list[str] = []
+    at_fault: tuple[int, ...] = ()
+    for text, ranks in (
+        *_weights(looks, moment),
+        *_samplers(looks),
+        *_settings(looks),
+        *(_not_deterministic(looks) if promise.deterministic else ()),
+    ):
+        at_fault = at_fault if wrong else ranks
+        wrong.append(text)
+    twins = _identical(looks, promise)
+    if twins and promise.is_set:
+        wrong += twins
+        twins = []
+    return Judged(
+        wrong=tuple(wrong),
+        noted=tuple(twins + _about_seeds(looks, promise)),
+        at_fault=at_fault,
+        facts=_facts(looks),
+    )
+
+
+def listed(ranks: Sequence[int]) -> str:
+    """Names ranks in a sentence."""
+    shown = ", ".join(map(str, ranks[:MOST_RANKS_NAMED]))
+    more = len(ranks) - MOST_RANKS_NAMED
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}" + (f" and {more} more" * (more > 0))
+
+
+def apart(values: Sequence[Any]) -> tuple[int, ...]:
+    """Ranks whose value is another than that of more than half of them; of those of rank 0
+    if no value has such a majority."""
+    counts: dict[Any, int] = defaultdict(int)
+    for value in values:
+        counts[value] += 1
+    usual = next((value for value, num in counts.items() if 2 * num > len(values)), values[0])
+    return tuple(rank for rank, value in enumerate(values) if value != usual)
+
+
+def _weights(
+    looks: Sequence[Mapping[str, Any]], moment: Moment
+) -> list[tuple[str, tuple[int, ...]]]:
+    ranks = apart([look["weights"] for look in looks])
+    if not ranks:
+        return []
+    named = [look.get("tensors") or {} for look in looks]
+    name = next((n for n in named[0] if len({each.get(n) for each in named}) > 1), None)
+    where = "" if name is None else f", first in parameter {name}"
+    why = (
+        "though the wrapper copies rank 0's: they were changed after it, or nothing copies them"
+        if moment == "start"
+        else f"after the {moment}"
+    )
+    text = f"The weights of {listed(ranks)} differ from those of the other ranks{where}, {why}."
+    # Of two that differ it is known which is right only where one was made from the other.
+    return [(text, ranks if moment == "start" or len(looks) > 2 else ())]
+
+
+def _samplers(looks: Sequence[Mapping[str, Any]]) -> list[tuple[str, tuple[int, ...]]]:
+    ranks = apart([tuple(look["samplers"]) for look in looks])
+    if not ranks:
+        return []
+    text = (
+        f"The distributed samplers of {listed(ranks)} have other seeds than those of the other "
+        "ranks: some items are trained on twice and others never. Give all the same seed."
+    )
+    return [(text, ranks)]
+
+
+def _settings(looks: Sequence[Mapping[str, Any]]) -> list[tuple[str, tuple[int, ...]]]:
+    found = []
+    for name in looks[0]["settings"]:
+        values = [look["settings"].get(name) for look in looks]
+        ranks = apart(values)
+        if ranks:
+            usual = next(v for rank, v in enumerate(values) if rank not in ranks)
+            text = f"{name} is {values[ranks[0]]} on {listed(ranks)} and {usual} on the others."
+            found.append((text, ranks))
+    return found
+
+
+def _not_deterministic(looks: Sequence[Mapping[str, Any]]) -> list[tuple[str, tuple[int, ...]]]:
+    ranks_of: dict[str, list[int]] = defaultdict(list)
+    for rank, look in enumerate(looks):
+        for each in lacking(look["settings"], is_cuda=look["is_cuda"], world_size=len(looks)):
+            ranks_of[each].append(rank)
+    return [
+        (
+            f"seeds.deterministic is true, but {text} ({listed(ranks)}).",
+            () if len(ranks) == len(looks) else tuple(ranks),
+        )
+        for text, ranks in ranks_of.items()
+    ]
+
+
+def _identical(looks: Sequence[Mapping[str, Any]], promise: Promise) -> list[str]:
+    """Generators that draw the same on ranks of different groups, each in a sentence."""
+    found = []
+    for name in sorted({name for look in looks for name in look["generators"]}):
+        ranks_of: dict[str, list[int]] = defaultdict(list)
+        for rank, look in enumerate(looks):
+            if name in look["generators"]:
+                ranks_of[look["generators"][name]].append(rank)
+        found += [
+            f"The {name} generator is identical on {listed(ranks)}: they draw the same dropout "
+            "masks, noise or augmentations."
+            for ranks in ranks_of.values()
+            if len({offset_of(rank, promise.groups) for rank in ranks}) > 1
+        ]
+    return found
+
+
+def _about_seeds(looks: Sequence[Mapping[str, Any]], promise: Promise) -> list[str]:
+    seeds = [look["script_seed"] for look in looks]
+    if promise.is_set:
+        return []
+    if all(seed is None for seed in seeds):
+        return ["Nobody has seeded torch, so Python's and numpy's numbers can't be had again."]
+    if len(set(seeds)) > 1:
+        return ["The script gives each rank a seed of its own."]
+    return []
+
+
+def _facts(looks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    kinds = sorted({name for look in looks for name in look["generators"]})
+    return {
+        "script_seeds": [look["script_seed"] for look in looks],
+        "generators": {k: [look["generators"].get(k, "") for look in looks] for k in kinds},
+        "weights": [look["weights"] for look in looks],
+        "samplers": looks[0]["samplers"],
+        "settings": looks[0]["settings"],
+    }

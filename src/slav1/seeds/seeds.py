@@ -1,0 +1,291 @@
+"""The seed contract of one rank: what a host calls at setup, at the start, and later."""
+
+import json
+import logging
+import os
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slav1.checkpoint import Peers, PeersMissingError
+from slav1.checkpoint.fingerprints import fingerprint_tensors, root_of
+from slav1.contract import SeedSettings
+from slav1.recorder.block import anonymous_file
+from slav1.seeds.audit import Judged, Moment, Promise, judge
+from slav1.seeds.choice import Choice, choose, is_set, offset_of
+from slav1.seeds.determinism import settings_here
+from slav1.seeds.generators import digests, script_seed, seed_all, take
+from slav1.seeds.workers import begin_pass, release_workers, watch_workers
+
+RULE = "seed_contract"
+"""Name of the rule."""
+
+FILE = "seed.json"
+"""File in the run folder that keeps the seed for later starts."""
+
+LIMIT_S = 120.0
+"""How long ranks wait for each other to compare what they have, in seconds."""
+
+MAX_EPOCHS = 3
+"""Passes of which the workers' numbers are told."""
+
+_log = logging.getLogger("slav1.seeds")
+
+
+class Seeds:
+    """What the clause ``seeds`` of a contract means for one rank. Used by one thread.
+
+    In order: :meth:`begin` before weights are made, if the host can; :meth:`spread` when they
+    are, and before data is drawn; :meth:`compare` then, and after each resume and rollback.
+    With mode ``check`` the first two change nothing.
+    """
+
+    def __init__(
+        self,
+        settings: SeedSettings,
+        peers: Peers,
+        run_folder: Path,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        """Changes nothing yet.
+
+        Args:
+            settings: The clause.
+            peers: The ranks of the run.
+            run_folder: Folder of the run.
+            environment: Environment variables.
+
+        Raises:
+            ValueError: If a group names a rank that there is not.
+        """
+        self._settings = settings
+        self._peers = peers
+        self._run_folder = run_folder
+        self._environment = environment
+        beyond = [r for group in settings.groups for r in group if r >= peers.world_size]
+        if beyond:
+            raise ValueError(
+                f"seeds.groups names rank {beyond[0]}, but the run has {peers.world_size} ranks."
+            )
+        self.groups: tuple[tuple[int, ...], ...] = settings.groups
+        """Ranks that draw the same numbers; a host that knows them may say so."""
+        self.is_set = is_set(settings, environment)
+        """Whether seeds are set, and not only looked at."""
+        self.choice: Choice | None = None
+        """The global seed; None before :meth:`begin`, and where none is set."""
+        self._reports: int | None = None
+        self._place = 0
+        self._first_epoch: int | None = None
+        self._loaders: list[Any] = []
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the contract leaves seeds alone."""
+        return self._settings.mode == "off"
+
+    @property
+    def offset(self) -> int:
+        """What this rank adds to the global seed."""
+        return offset_of(self._peers.rank, self.groups)
+
+    def begin(self, *, script: int | None = None, has_weights: bool = False) -> None:
+        """Collective if seeds are set. Gives all ranks the seed that weights are made from.
+
+        A seed that the script has set itself stays as it is, numbers drawn since included.
+
+        Args:
+            script: Seed that the script has set; None to look at torch's.
+            has_weights: Whether weights were made already.
+
+        Raises:
+            PeersMissingError: If a rank does not come.
+        """
+        if not self.is_set:
+            return
+        script = script_seed() if script is None else script
+        self.choice = self._agree(script)
+        is_alone = self._peers.world_size == 1
+        if self.choice.source == "made" and is_alone:
+            # A script that asks for nothing keeps the numbers that it has always had.
+            return
+        if self.choice.source != "script" or script != self.choice.seed:
+            seed_all(self.choice.seed)
+            if has_weights and self._peers.rank == 0:
+                self._peers.record(
+                    "notice",
+                    "The first weights were made before the contract could set the seed "
+                    f"{self.choice.seed}: they are the script's. Seed in the script, or make them "
+                    "in configure_model (Lightning) or after the accelerator (Accelerate).",
+                    rule=RULE,
+                )
+
+    def adopt(self, choice: Choice) -> None:
+        """Takes over a seed that all ranks have set by other means."""
+        self.choice = choice
+
+    def spread(self) -> None:
+        """Gives this rank random numbers of its own for data, augmentation and dropout.
+
+        A rank with offset 0, so a single process too, goes on with those it has.
+        """
+        if self.choice is not None and self.offset:
+            seed_all(self.choice.seed + self.offset)
+
+    def compare(
+        self,
+        moment: Moment,
+        *,
+        step: int,
+        weights: Mapping[str, Tensor],
+        samplers: Iterable[int] = (),
+        state: Mapping[str, Any] | None = None,
+        limit_s: float = LIMIT_S,
+    ) -> Judged | None:
+        """Collective. Compares all ranks and writes down what came of it.
+
+        Args:
+            moment: Start, resume or rollback.
+            step: The step that comes next.
+            weights: What must be equal on all ranks, by name; nothing of sharded models.
+            samplers: Seeds of the samplers that share the data out.
+            state: Generators that the rank goes on with, as ``take`` returns them; None for
+                those it has.
+            limit_s: How long to wait for the others, in seconds.
+
+        Returns:
+            What was found; None if the contract leaves seeds alone, or a rank did not come.
+        """
+        if self.is_off:
+            return None
+        mine: dict[str, Any] = {
+            "script_seed": script_seed(),
+            "generators": digests(take() if state is None else state),
+            "settings": settings_here(self._environment),
+            "is_cuda": torch.cuda.is_available() and torch.cuda.is_initialized(),  # type: ignore[no-untyped-call]
+            "samplers": list(samplers),
+            "weights": root_of(names := fingerprint_tensors(weights)),
+        }
+        try:
+            looks = self._peers.gather("seeds", mine, limit_s=limit_s)
+            if len({look["weights"] for look in looks}) > 1:
+                tensors = self._peers.gather("seeds apart", names, limit_s=limit_s)
+                looks = [{**look, "tensors": t} for look, t in zip(looks, tensors, strict=True)]
+        except PeersMissingError as error:
+            self._tell(f"Seeds were not compared at the {moment}: {error}", step=step)
+            return None
+        promise = Promise(
+            is_set=self.choice is not None,
+            groups=self.groups,
+            deterministic=self._settings.deterministic,
+        )
+        judged = judge(looks, promise, moment)
+        self._write(judged, moment, step, len(looks))
+        return judged
+
+    def watch(self, loaders: Iterable[Any], epoch: int) -> None:
+        """Before the data of a pass is iterated: looks after its worker processes."""
+        if self.is_off:
+            return
+        for number, loader in enumerate(loaders):
+            if not getattr(loader, "num_workers", 0):
+                continue
+            is_alone = self._peers.world_size == 1
+            self._first_epoch = epoch if self._first_epoch is None else self._first_epoch
+            seed = None if self.choice is None or is_alone else self.choice.seed + self.offset
+            watch_workers(loader, report=self._report(), number=number, seed=seed)
+            begin_pass(loader, epoch)
+            if not any(each is loader for each in self._loaders):
+                self._loaders.append(loader)
+
+    def tell_workers(self, step: int) -> None:
+        """Says what workers have said since the last time; waits for nobody."""
+        if self._reports is None:
+            return
+        num_bytes = os.fstat(self._reports).st_size - self._place
+        lines = os.pread(self._reports, num_bytes, self._place).splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith(b"\n")]
+        self._place += sum(map(len, whole))
+        end = (self._first_epoch or 0) + MAX_EPOCHS
+        told = [one for one in map(json.loads, whole) if one["epoch"] < end]
+        if not told:
+            return
+        self._peers.record(
+            "notice",
+            f"{len(told)} worker processes of rank {self._peers.rank} began with these random "
+            "numbers.",
+            step=step,
+            rule=RULE,
+            audit="workers",
+            is_set=self.choice is not None and self._peers.world_size > 1,
+            owner=self.offset,
+            workers=told,
+        )
+
+    def close(self) -> None:
+        """Gives the loaders back what was theirs."""
+        for loader in self._loaders:
+            release_workers(loader)
+        self._loaders.clear()
+        if self._reports is not None:
+            os.close(self._reports)
+            self._reports = None
+
+    def _agree(self, script: int | None) -> Choice:
+        mine: list[Any] = [0, ""]
+        if self._peers.rank == 0:
+            mine = list(
+                choose(
+                    self._settings,
+                    self._environment,
+                    script=script,
+                    earlier=_read(self._run_folder),
+                    job=str(self._run_folder),
+                    time_ns=time.time_ns(),
+                )
+            )
+        first = self._peers.gather("global seed", mine, limit_s=LIMIT_S)[0]
+        choice = Choice(int(first[0]), first[1])
+        if self._peers.rank == 0:
+            _log.info("The global seed is %d, from: %s.", choice.seed, choice.source)
+            (self._run_folder / FILE).write_text(json.dumps({"seed": choice.seed}))
+        return choice
+
+    def _write(self, judged: Judged, moment: Moment, step: int, num_ranks: int) -> None:
+        if self._peers.rank != 0:
+            return
+        chosen = {} if self.choice is None else self.choice._asdict()
+        given = f"Global seed {chosen['seed']} (from: {chosen['source']}). " if chosen else ""
+        said = " ".join([*judged.wrong, *judged.noted]) or "Nothing to remark."
+        self._peers.record(
+            "notice",
+            f"{given}Seeds of {num_ranks} rank(s) looked at, {moment}: {said}",
+            step=step,
+            rule=RULE,
+            audit=moment,
+            wrong=list(judged.wrong),
+            noted=list(judged.noted),
+            at_fault=list(judged.at_fault),
+            **chosen,
+            **judged.facts,
+        )
+
+    def _tell(self, message: str, step: int) -> None:
+        if self._peers.rank == 0:
+            self._peers.record("notice", message, step=step, rule=RULE)
+
+    def _report(self) -> Path:
+        """A file in memory that workers find by this process, and that goes with it."""
+        if self._reports is None:
+            self._reports = anonymous_file("slav1-workers")
+        return Path(f"/proc/{os.getpid()}/fd/{self._reports}")
+
+
+def _read(run_folder: Path) -> int | None:
+    try:
+        return int(json.loads((run_folder / FILE).read_text())["seed"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,108 @@
+"""The random numbers of a loader's worker processes: told, and set where the contract says so."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import get_worker_info
+
+from slav1.seeds.generators import digests, seed_all, take
+
+
+class WorkerStart:
+    """Stands for a loader's ``worker_init_fn``: calls the user's own, then tells, in a file,
+    which random numbers the worker begins with.
+
+    It travels to the workers, by fork or pickled; nothing ever waits for it.
+    """
+
+    def __init__(
+        self,
+        own: Callable[[int], Any] | None,
+        *,
+        report: Path,
+        loader: int,
+        seed: int | None,
+    ) -> None:
+        """Stores what a worker needs.
+
+        Args:
+            own: The user's function; None if there is none.
+            report: File that takes a line of each worker that starts.
+            loader: Number of the loader.
+            seed: The rank's seed, from which each worker gets numbers of its own after the
+                user's function has run; None leaves them as they are.
+        """
+        self.own = own
+        self.report = report
+        self.loader = loader
+        self.seed = seed
+        self.epoch = 0
+        """The pass that begins; to be set before its workers start."""
+
+    def __call__(self, worker: int) -> None:
+        """Runs in the worker, before anything is loaded."""
+        if self.own is not None:
+            self.own(worker)
+        if self.seed is not None:
+            info = get_worker_info()
+            drawn = 0 if info is None else info.seed
+            seed_all(_mixed(self.seed, drawn, self.epoch, self.loader, worker))
+        self._tell(worker)
+
+    def _tell(self, worker: int) -> None:
+        line = {
+            "loader": self.loader,
+            "worker": worker,
+            "epoch": self.epoch,
+            "digests": digests(take()),
+        }
+        try:
+            fd = os.open(self.report, os.O_WRONLY | os.O_APPEND)
+        except OSError:
+            # The training is over, or the disk is gone: no reason to end a worker.
+            return
+        try:
+            os.write(fd, json.dumps(line).encode() + b"\n")
+        except OSError:
+            return
+        finally:
+            os.close(fd)
+
+
+def watch_workers(loader: Any, *, report: Path, number: int, seed: int | None) -> None:
+    """Puts a :class:`WorkerStart` in front of a loader's ``worker_init_fn``, once.
+
+    Args:
+        loader: A ``torch.utils.data.DataLoader``; one without workers stays as it is.
+        report: File that takes their lines; it exists.
+        number: Number of the loader.
+        seed: See :class:`WorkerStart`.
+    """
+    if not getattr(loader, "num_workers", 0) or isinstance(loader.worker_init_fn, WorkerStart):
+        return
+    loader.worker_init_fn = WorkerStart(
+        loader.worker_init_fn, report=report, loader=number, seed=seed
+    )
+
+
+def begin_pass(loader: Any, epoch: int) -> None:
+    """Says to the workers that are about to start which pass they start for."""
+    start = getattr(loader, "worker_init_fn", None)
+    if isinstance(start, WorkerStart):
+        start.epoch = epoch
+
+
+def release_workers(loader: Any) -> None:
+    """Gives a loader its own ``worker_init_fn`` back."""
+    start = getattr(loader, "worker_init_fn", None)
+    if isinstance(start, WorkerStart):
+        loader.worker_init_fn = start.own
+
+
+def _mixed(*numbers: int) -> int:
+    digest = hashlib.sha256(" ".join(map(str, numbers)).encode()).digest()
+    return int.from_bytes(digest[:4], "big")

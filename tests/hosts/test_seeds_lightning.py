@@ -1,0 +1,168 @@
+"""The seed contract in Lightning, on two real ranks: public cases PC-13 to PC-15."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slav1.ledger import Entry, read_ledger
+
+from ._runs import told
+
+pytestmark = [pytest.mark.ranks, pytest.mark.slow]
+
+GENERATORS = ("torch", "python", "numpy")
+SET = {"mode": "set"}
+
+
+def train(ranks: Any, *options: dict[str, Any], num_ranks: int = 2, **how: Any) -> Any:
+    """Runs trainings one after the other; returns what each rank told of each, by name."""
+    ended = ranks("seeds_lightning.py", json.dumps(options), num_ranks=num_ranks, **how)
+    assert ended.succeeded(), ended
+    names = [each["name"] for each in options]
+    return {name: [told(ended.out[rank], name) for rank in range(num_ranks)] for name in names}
+
+
+def masks(run: Any) -> list[list[Any]]:
+    """The dropout masks of each rank, in order."""
+    return [[drawn[2] for drawn in rank["drawn"]] for rank in run]
+
+
+def streams(run: Any) -> dict[tuple[int, int, int], list[list[float]]]:
+    """What each worker of each rank drew in each epoch: a row an item."""
+    found: dict[tuple[int, int, int], list[list[float]]] = {}
+    for rank, one in enumerate(run):
+        for epoch, batch, _ in one["drawn"]:
+            for worker, *numbers in batch:
+                found.setdefault((rank, int(worker), epoch), []).append(numbers)
+    return found
+
+
+def twins(run: Any, generator: int) -> set[frozenset[tuple[int, int, int]]]:
+    """Pairs of streams that drew the same with one generator."""
+    table = streams(run)
+    columns = {where: [row[generator] for row in rows] for where, rows in table.items()}
+    pairs = itertools.combinations(columns, 2)
+    return {frozenset(pair) for pair in pairs if columns[pair[0]] == columns[pair[1]]}
+
+
+def lines(run: Any, *kinds: str) -> list[Entry]:
+    """Lines of a run's ledger about the rule."""
+    entries = read_ledger(Path(run[0]["folder"]) / "ledger.jsonl")
+    return [e for e in entries if e.rule == "seed_contract" and e.kind in kinds]
+
+
+def audit(run: Any, moment: str) -> Entry:
+    """The line about one comparison of all ranks."""
+    (found,) = [e for e in lines(run, "notice") if e.evidence.get("audit") == moment]
+    return found
+
+
+def test_pc13_ranks_draw_numbers_of_their_own(ranks: Any) -> None:
+    """
+    Where a script seeds all ranks alike the audit names the generators that are identical and
+    changes nothing; with seeds set the weights start equal, the masks differ, rank 0 keeps its
+    numbers, and a second run draws the same again.
+    """
+    runs = train(
+        ranks,
+        {"name": "bare", "watched": False},
+        {"name": "checked"},
+        {"name": "set", "seeds": SET},
+        {"name": "again", "seeds": SET},
+        {"name": "grouped", "seeds": {**SET, "groups": [[0, 1]]}},
+    )
+
+    alike, apart = masks(runs["checked"]), masks(runs["set"])
+    assert alike == masks(runs["bare"]) and alike[0] == alike[1]
+    said = audit(runs["checked"], "start").message or ""
+    assert all(f"The {name} generator is identical on ranks 0, 1" in said for name in GENERATORS)
+    assert apart[0] == alike[0]
+    assert not any(a == b for a, b in zip(*apart, strict=True))
+    assert runs["set"][0]["first"] == runs["set"][1]["first"]
+    for rank in (0, 1):
+        assert runs["again"][rank]["drawn"] == runs["set"][rank]["drawn"]
+    given = audit(runs["set"], "start").evidence
+    assert (given["seed"], given["source"], given["noted"]) == (3, "script", [])
+    assert masks(runs["grouped"]) == alike
+    assert audit(runs["grouped"], "start").evidence["noted"] == []
+    assert not [e for run in runs.values() if run[0]["folder"] != "None" for e in lines(run, "breach")]
+
+
+def test_pc14_workers_share_no_numbers(ranks: Any) -> None:
+    """
+    Workers whose start seeds numpy alike are found within a rank, across ranks and across
+    epochs, by generator; with seeds set every stream of every generator is another one, in
+    both runs the same, and the user's own start was called and is given back.
+    """
+    workers = {"num_workers": 2, "own_start": True}
+    runs = train(
+        ranks,
+        {"name": "checked", **workers},
+        {"name": "set", "seeds": SET, **workers},
+        {"name": "again", "seeds": SET, **workers},
+        {"name": "persistent", "seeds": SET, "is_persistent": True, **workers},
+    )
+
+    numpy = GENERATORS.index("numpy")
+    assert frozenset({(0, 0, 0), (0, 1, 0)}) in twins(runs["checked"], numpy)
+    said = " ".join(e.message or "" for e in lines(runs["checked"], "notice"))
+    assert "The numpy generator of worker 1 on rank 0 in epoch 0 begins as that of worker 0" in said
+    assert "The numpy generator of worker 0 on rank 1 in epoch 0 begins as that of worker" in said
+    assert "The numpy generator of worker 0 on rank 0 in epoch 1 begins as that of worker" in said
+    for name in ("set", "persistent"):
+        assert len(streams(runs[name])) == 8
+        assert [twins(runs[name], number) for number in range(3)] == [set(), set(), set()]
+        assert lines(runs[name], "breach") == []
+    for rank in (0, 1):
+        assert runs["again"][rank]["drawn"] == runs["set"][rank]["drawn"]
+    assert all(rank["own_start_left"] for run in runs.values() for rank in run)
+
+
+def test_pc15_seeds_by_rank_are_no_fault(ranks: Any) -> None:
+    """
+    A script that seeds each rank differently on purpose, with weights made before the wrapper
+    copies them and a batch norm of each rank's own, gets a note and no breach.
+    """
+    runs = train(ranks, {"name": "by_rank", "how": "by_rank", "num_epochs": 25})
+
+    found = audit(runs["by_rank"], "start")
+    assert found.evidence["noted"] == ["The script gives each rank a seed of its own."]
+    assert len(set(found.evidence["generators"]["torch"])) == 2
+    assert lines(runs["by_rank"], "breach") == []
+
+
+def test_a_single_process_keeps_its_numbers(ranks: Any) -> None:
+    """
+    With one process setting seeds changes neither what a seeded script draws nor what an
+    unseeded one does, in workers too; a seed that is asked for is taken, and given back.
+    """
+    bare = {"watched": False, "num_workers": 2}
+    alone = {"num_workers": 2, "seeds": SET}
+    runs = train(
+        ranks,
+        {"name": "bare", **bare},
+        {"name": "set", **alone},
+        {"name": "asked", "num_workers": 2, "how": "none", "late": True, "seeds": {**SET, "seed": 3}},
+        {"name": "other", "num_workers": 2, "how": "none", "late": True, "seeds": {**SET, "seed": 4}},
+        num_ranks=1,
+    )
+
+    assert runs["set"][0]["drawn"] == runs["bare"][0]["drawn"]
+    assert runs["asked"][0]["first"] == runs["bare"][0]["first"]
+    assert runs["other"][0]["first"] != runs["bare"][0]["first"]
+    assert runs["asked"][0]["seed_left"] is None
+
+
+def test_replicas_that_start_apart_are_named(ranks: Any) -> None:
+    """
+    A rank whose weights are others than those that the wrapper copied is a breach before the
+    first step, with the rank and the first parameter that differs.
+    """
+    runs = train(ranks, {"name": "apart"}, env={"SLA_INJECT": "seed:rank=1"})
+
+    (found,) = lines(runs["apart"], "breach")
+    assert (found.rank, found.step) == (1, 0)
+    assert "rank 1 differ" in (found.message or "") and "network.0.weight" in (found.message or "")
