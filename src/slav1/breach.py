@@ -60,6 +60,10 @@ class Breach:
     """Mean number of healthy samples between two false alarms of this kind; None for
     a plain fact."""
 
+    action: str | None = None
+    """What this finding asks for instead of the rule's own action, by the name of an
+    ``Action``; None for the rule's own. A rule whose action is ``log`` logs all the same."""
+
     message: str
     """One sentence for people: what, where, how much."""
 

@@ -28,17 +28,17 @@ LEVELS = {
     "L1": Level(
         purpose="fine-tuning on several GPUs of one machine",
         recovery_within_s=30.0,
-        settings={"hang": {"limit_s": 10.0}},
+        settings={"hang": {"limit_s": 10.0}, "stall": {"job_type": "distributed_finetune"}},
     ),
     "L2": Level(
         purpose="training on several machines",
         recovery_within_s=90.0,
-        settings={"hang": {"limit_s": 30.0}},
+        settings={"hang": {"limit_s": 30.0}, "stall": {"job_type": "distributed_training"}},
     ),
     "L3": Level(
         purpose="pre-training on thousands of GPUs",
         recovery_within_s=180.0,
-        settings={"hang": {"limit_s": 60.0}},
+        settings={"hang": {"limit_s": 60.0}, "stall": {"job_type": "distributed_pretrain"}},
     ),
 }
 
@@ -48,6 +48,7 @@ DEFAULT_MODES = {
     "liveness": Mode.ENFORCE,
     "non_finite": Mode.ENFORCE,
     "sync_outlier": Mode.OFF,
+    "update_skew": Mode.ENFORCE,
 }
 """Facts are enforced; the literal outlier rule blames the wrong rank and is off. All
 other rules are statistical and only observe."""
@@ -58,6 +59,8 @@ DEFAULT_ACTIONS = {
     "liveness": Action.STOP,
     "non_finite": Action.ROLLBACK,
     "loss_variance": Action.ROLLBACK,
+    "stall": Action.RESTART,
+    "update_skew": Action.ROLLBACK,
 }
 """All other rules log. Where a host can't go back, a rollback stands for a stop."""
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 from slav1.breach import Breach
 from slav1.contract import Contract
 from slav1.coordinator import messages, notices
+from slav1.coordinator.adviser import Adviser
 from slav1.coordinator.closing import last_word, write_counts
 from slav1.coordinator.decisions import Decisions, Send
 from slav1.coordinator.findings import Findings
@@ -45,6 +46,7 @@ class Coordinator:
         send: Send,
         earlier_rollbacks: Iterable[int] = (),
         earlier_fault: Fault | None = None,
+        adviser: Adviser | None = None,
     ) -> None:
         """Starts before any node has said hello.
 
@@ -56,6 +58,7 @@ class Coordinator:
             send: Sends a message to the node of that number.
             earlier_rollbacks: Steps at which earlier starts of this run were sent back.
             earlier_fault: What earlier starts have not come back from.
+            adviser: Who asks the policy about findings; None without one.
         """
         self._contract = contract
         self._journal = journal
@@ -68,12 +71,15 @@ class Coordinator:
         self._decisions = Decisions(journal, send, rollbacks)
         self._guard = JobGuard(contract, world_size)
         self._recovery = Recovery(earlier_fault)
+        self._adviser = adviser
         self._findings = Findings(
             contract,
             journal=journal,
             decisions=self._decisions,
             throttling=Throttling(journal, send),
             membership=self._membership,
+            rollbacks=rollbacks,
+            adviser=adviser,
         )
         self._standstill = Standstill(contract, self._membership, send)
         self._meetings = Meetings(self._membership, journal)
@@ -118,6 +124,7 @@ class Coordinator:
             self._membership.restart_clocks(now_s)
         self._now_s = self._ticked_at_s = now_s
         self._decisions.on_tick(now_s)
+        self._findings.on_tick(now_s)
         self._judge_standstill(self._standstill.judge(now_s))
         self._look_if_silent()
         self._answer_state_requests()
@@ -133,6 +140,18 @@ class Coordinator:
             self._beat_at_s = now_s
             for node in self._membership.listening:
                 self._send(node, messages.Beat())
+        self._finish_if_over()
+
+    @property
+    def is_waiting_for_policy(self) -> bool:
+        """Whether a finding waits for the policy's answer."""
+        return self._findings.are_waiting
+
+    def on_policy(self, now_s: float) -> None:
+        """The policy may have answered, or be late."""
+        self._now_s = now_s
+        self._findings.on_answers(now_s)
+        self._answer_state_requests()
         self._finish_if_over()
 
     def on_strangers(self, num_turned_away: int) -> None:
@@ -171,6 +190,7 @@ class Coordinator:
     def _(self, message: messages.RankWentBack, node: int) -> None:
         del node
         rank, step = message.rank, message.to_step
+        self._findings.settle()
         self._decisions.on_rank_back(rank, step)
         is_first, unusable = self._guard.on_rank_back(rank, step, message.state)
         if is_first:
@@ -227,8 +247,10 @@ class Coordinator:
         del node
         for plain in message.findings:
             self._find(messages.unpack_breach(plain))
+        if self._adviser is not None:
+            self._adviser.on_samples(message.samples, self._now_s)
         before = self._guard.newest_step
-        self._findings.judge_all(self._guard.observe(message.samples))
+        self._findings.judge_all(self._guard.observe(message.samples), self._now_s)
         if self._guard.newest_step > before:
             self._tell_if_recovered(before, self._guard.newest_step)
         self._answer_state_requests()
@@ -257,7 +279,7 @@ class Coordinator:
             rule=message.rule,
             evidence=message.evidence,
         )
-        self._findings.judge_all(self._guard.on_note(message, self._now_s))
+        self._findings.judge_all(self._guard.on_note(message, self._now_s), self._now_s)
 
     @_on.register
     def _(self, message: messages.Survey, node: int) -> None:
@@ -299,6 +321,9 @@ class Coordinator:
             )
 
     def _answer_state_requests(self) -> None:
+        if self._findings.are_waiting:
+            # Whoever saves must know first what its last steps lead to.
+            return
         for node, answer in self._guard.answers(self._now_s):
             self._send(node, answer)
 
@@ -310,19 +335,19 @@ class Coordinator:
     def _find(self, breach: Breach) -> None:
         """One finding: surveyed if silence alone can't name a rank, judged otherwise."""
         if breach.rule != "hang":
-            self._findings.judge(breach)
+            self._findings.judge(breach, self._now_s)
             return
-        self._findings.judge_all(self._standstill.on_finding(breach))
+        self._findings.judge_all(self._standstill.on_finding(breach), self._now_s)
         self._look_if_silent()
 
     def _judge_standstill(self, breaches: Iterable[Breach]) -> None:
         # Once all processes are being ended, where they stand says nothing any more.
         if self._decisions.ending is None:
-            self._findings.judge_all(breaches)
+            self._findings.judge_all(breaches, self._now_s)
 
     def _look_if_silent(self) -> None:
         """Looks at all ranks while any of them makes no progress."""
-        if self._decisions.ending is not None:
+        if self._decisions.ending is not None or self._findings.are_waiting:
             return
         if self._standstill.is_overdue:
             # Whoever waits so long while a node says nothing waits for that node.
@@ -341,10 +366,10 @@ class Coordinator:
         if self._decisions.ending is not None:
             self._journal.note("notice", breach.message, evidence=breach.evidence)
         elif "liveness" in self._contract.rules:
-            self._findings.judge(breach)
+            self._findings.judge(breach, self._now_s)
 
     def _finish_if_over(self) -> None:
-        if self.is_finished or not self._membership.is_over:
+        if self.is_finished or not self._membership.is_over or self._findings.are_waiting:
             return
         self.is_finished = True
         self._findings.close()

@@ -26,15 +26,24 @@ class Rollbacks:
         """All ranks are sent back at the end of ``step``."""
         self._steps.append(step)
 
+    @property
+    def num_all(self) -> int:
+        """Rollbacks of the run so far."""
+        return len(self._steps)
+
+    def num_within(self, step: int | None) -> int:
+        """Rollbacks that count against one at ``step``; all if that is not known."""
+        # Whatever lies after this step was done again since: it counts as well.
+        since = float("-inf") if step is None else step - self._window_steps
+        return sum(1 for each in self._steps if each > since)
+
     def why_not(self, step: int | None) -> str | None:
         """Says why no further rollback is allowed; None if it is.
 
         Args:
             step: Step that gives rise to it; None if that is not known.
         """
-        # Whatever lies after this step was done again since: it counts as well.
-        since = float("-inf") if step is None else step - self._window_steps
-        number = 1 + sum(1 for each in self._steps if each > since)
+        number = 1 + self.num_within(step)
         if number <= self._most:
             return None
         return (

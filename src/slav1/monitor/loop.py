@@ -137,7 +137,8 @@ class MonitorLoop:
 
     def _pause_s(self) -> float:
         pause_s = self._next_tick_s - monotonic()
-        return min(pause_s, BUSY_TICK_S) if self._node.is_busy else pause_s
+        is_busy = self._node.is_busy or (self._job_end is not None and self._job_end.is_busy)
+        return min(pause_s, BUSY_TICK_S) if is_busy else pause_s
 
     def _let_time_pass(self) -> None:
         now_s = monotonic()
@@ -146,6 +147,8 @@ class MonitorLoop:
         self._woke_at_s = now_s
         if now_s < self._next_tick_s:
             self._node.look_closely(now_s)
+            if self._job_end is not None:
+                self._job_end.look_closely(now_s)
             return
         # Before anything that may fail: a tick that fails must not come again at once.
         self._next_tick_s = now_s + self._tick_s

@@ -1,8 +1,9 @@
 """Breach to action through the contract's table."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from slav1.breach import Breach, Status
+from slav1.breach import Breach, Fact, Status
 from slav1.contract import Mode, Rule
 from slav1.decision import Action
 
@@ -15,13 +16,16 @@ _CARRIED_OUT = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the table says about one breach."""
+    """What is done about one breach."""
 
     action: Action
     """What is done."""
 
     would_have: Action | None
     """What would have been done if the rule were enforced and the evidence enough."""
+
+    policy: Mapping[str, Fact] | None = None
+    """What a policy said about it, for the ledger; None if none was asked."""
 
 
 def judge(breach: Breach, rule: Rule, *, can_roll_back: bool = True) -> Verdict:
@@ -35,12 +39,19 @@ def judge(breach: Breach, rule: Rule, *, can_roll_back: bool = True) -> Verdict:
     Returns:
         The action; LOG unless the rule is enforced and the evidence suffices.
     """
-    wanted = available(rule.action, can_roll_back=can_roll_back)
+    wanted = available(_asked_for(breach, rule), can_roll_back=can_roll_back)
     if breach.status is not Status.BREACH or wanted is Action.LOG:
         return Verdict(action=Action.LOG, would_have=None)
     if rule.mode is Mode.ENFORCE and breach.is_actionable:
         return Verdict(action=wanted, would_have=None)
     return Verdict(action=Action.LOG, would_have=wanted)
+
+
+def _asked_for(breach: Breach, rule: Rule) -> Action:
+    """A finding may ask for another action than its rule does, but only where that acts."""
+    if breach.action is None or rule.action is Action.LOG:
+        return rule.action
+    return Action[breach.action.upper()]
 
 
 def available(action: Action, *, can_roll_back: bool = True) -> Action:

@@ -91,10 +91,15 @@ def save_contract(folder: Path, contract: Contract) -> bool:
     Returns:
         Whether it is written; a full disk may have room later.
     """
-    part = folder / f".contract-{os.getpid()}.part"
+    return save_text(folder / "contract.yaml", contract.to_yaml())
+
+
+def save_text(path: Path, text: str) -> bool:
+    """Writes a file of a run folder, whole or not at all; returns whether it is written."""
+    part = path.with_name(f".{path.name}-{os.getpid()}.part")
     try:
-        part.write_text(contract.to_yaml())
-        part.replace(folder / "contract.yaml")
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
             part.unlink()

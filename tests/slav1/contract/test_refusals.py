@@ -154,7 +154,19 @@ REFUSED = [
         ["3", "Did you mean max_attempts?"],
     ),
     ("level: L1\npolicy: ''", "policy", ["Rego"]),
-    ("level: L1\npolicy: {a: b}", "policy", ["text"]),
+    ("level: L1\npolicy: 3", "policy", ["3", "path of a Rego file", "address"]),
+    ("level: L1\npolicy: {a: b}", "policy.a", ["Allowed here", "deadline_ms"]),
+    ("level: L1\npolicy: {}", "policy", ["file or url"]),
+    ("level: L1\npolicy: {file: a, url: http://b}", "policy.file", ["only one"]),
+    ("level: L1\npolicy: {file: [a]}", "policy.file", ["the list", "text"]),
+    ("level: L1\npolicy: {url: ftp://b}", "policy.url", ["http://"]),
+    ("level: L1\npolicy: http://me:secret@b", "policy.url", ["SLA_POLICY_TOKEN"]),
+    ("level: L1\npolicy: http://b:99999", "policy.url", ["0 to 65535"]),
+    ("level: L1\npolicy: {file: a, query: allow}", "policy.query", ["data.slav1"]),
+    ("level: L1\npolicy: {file: a, deadline_ms: 9}", "policy.deadline_ms", ["10 to 5000"]),
+    ("level: L1\npolicy: {file: a, grant: log}", "policy.grant", ["above log"]),
+    ("level: L1\npolicy: {file: a, rules: [hagn]}", "policy.rules[0]", ["Did you mean hang?"]),
+    ("level: L1\npolicy: {file: a, metadata: {level: x}}", "policy.metadata", ["itself"]),
 ]
 
 
