@@ -1,5 +1,6 @@
 """The contract's own numbers in the user's loggers."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lightning.pytorch import Trainer
@@ -14,15 +15,22 @@ class StepMetrics:
     On all other steps it counts down one number. Only global rank 0 logs, its own times.
     """
 
-    def __init__(self, trainer: Trainer, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        trainer: Trainer,
+        recorder: Recorder,
+        figures: Callable[[], Mapping[str, float]] | None = None,
+    ) -> None:
         """Starts at the step the trainer is at.
 
         Args:
             trainer: Its ``loggers`` and ``log_every_n_steps`` are used.
             recorder: Where the times come from.
+            figures: Gives the service-level figures up to now; None to log none.
         """
         self._trainer = trainer
         self._recorder = recorder
+        self._figures = figures
         host: Any = trainer
         is_logging = bool(trainer.loggers) and trainer.is_global_zero
         self._every: int = host.log_every_n_steps if is_logging else 0
@@ -49,5 +57,7 @@ class StepMetrics:
             "sla/sync_time_s": sample.sync_s,
         }
         known = {name: seconds for name, seconds in times_s.items() if seconds is not None}
+        if self._figures is not None:
+            known |= {f"sla/{name}": value for name, value in self._figures().items()}
         for logger in self._trainer.loggers:
             logger.log_metrics(known, step=_compat.log_step(self._trainer))

@@ -1,7 +1,7 @@
 """From the host to the recorder: phases, losses and step boundaries of one ``fit``."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -63,6 +63,8 @@ class FitWatch:
         self._resume_phase = int(Phase.SETUP)
         self._own_work_end: OwnWorkEnd | None = None
         self._metrics: StepMetrics | None = None
+        self.figures: Callable[[], Mapping[str, float]] | None = None
+        """Gives the service-level figures to log; None to log none."""
         self._faults = None if faults is None else FaultPoints(faults, trainer, module)
         host: Any = trainer
         # A user may have replaced the method by a function of his own.
@@ -92,7 +94,7 @@ class FitWatch:
         self.recorder.starts_at(self.step + 1)
         self.recorder.enter(_BETWEEN)
         self.recorder.forget_times()
-        self._metrics = StepMetrics(self._trainer, self.recorder)
+        self._metrics = StepMetrics(self._trainer, self.recorder, self.figures)
         if self._trainer.world_size > 1 and self._own_work_end is None:
             self._own_work_end = OwnWorkEnd(self._module, self.recorder.own_work_ends)
 

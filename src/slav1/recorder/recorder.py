@@ -7,7 +7,7 @@ from time import monotonic_ns
 from slav1.phase import Phase
 from slav1.recorder.block import Block
 from slav1.recorder.layout import RECORD, Word
-from slav1.recorder.ring import sample_of
+from slav1.recorder.ring import RingReader, sample_of
 from slav1.sample import Sample
 
 _NS = 1e-9
@@ -177,6 +177,10 @@ class Recorder:
         return sample_of(self._words[Word.RANK], fields)
 
     def publish(self, number: int) -> None:
+    def reader(self) -> RingReader:
+        """Returns a reader of what is published, for a host that sums it up."""
+        return RingReader(self._words, self._records)
+
         """Shows the monitor the records up to ``number``."""
         self._words[_NUM_RECORDS] = number + 1
 
