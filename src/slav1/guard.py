@@ -5,7 +5,7 @@ from typing import Any
 
 from slav1.breach import Breach, Status
 from slav1.detectors._detector import Detector, Event
-from slav1.sample import Audit, Pulse, Round, Sample, Save
+from slav1.sample import Audit, Pulse, Replicas, Round, Sample, Save, Usage
 from slav1.state import from_plain, to_plain
 
 
@@ -31,7 +31,7 @@ class Guard:
                 for name, each in self._detectors.items()
                 if kind in each.WATCHES
             ]
-            for kind in (Sample, Round, Pulse, Save, Audit)
+            for kind in (Sample, Round, Pulse, Save, Audit, Replicas, Usage)
         }
         self.num_seen = dict.fromkeys(detectors, 0)
         """Events each rule has seen, counted over all ranks."""
@@ -42,7 +42,7 @@ class Guard:
         A detector that fails is switched off, and a notice says so: one rule must not
         take the others along.
         """
-        rank = None if isinstance(event, Round | Save | Audit) else event.rank
+        rank = None if isinstance(event, Round | Save | Audit | Replicas) else event.rank
         found = []
         for name, detector, is_about in self._watching[type(event)]:
             states = self._states[name]
@@ -66,7 +66,7 @@ class Guard:
             rule=name,
             status=Status.NOTICE,
             is_actionable=False,
-            rank=None if isinstance(event, Round | Save | Audit) else event.rank,
+            rank=None if isinstance(event, Round | Save | Audit | Replicas) else event.rank,
             step=event.step,
             statistic=None,
             limit=None,
@@ -78,14 +78,14 @@ class Guard:
     def forget_steps(self, rank: int | None) -> None:
         """Lets the rules of steps start afresh, as after going back to a checkpoint.
 
-        Rules that watch clocks or saves keep what they know: neither a process nor a disk has
-        changed because training went back.
+        Rules that watch clocks, saves or memory keep what they know: neither a process nor a
+        disk has changed because training went back.
 
         Args:
             rank: Whose memories are dropped; None for those of all ranks together.
         """
         for name, detector in self._detectors.items():
-            if not {Pulse, Save} & set(detector.WATCHES):
+            if not {Pulse, Save, Usage} & set(detector.WATCHES):
                 self._states[name].pop(rank, None)
 
     def state_dict(self) -> dict[str, Any]:

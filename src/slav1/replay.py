@@ -120,6 +120,7 @@ def _replay_run(
 
 def _sample(row: Mapping[str, Value], time_s: float) -> Sample:
     norm, duration_s = row.get("grad_norm"), row.get("iteration_time_s")
+    allocated_mib = row.get("mem_allocated_mib")
     return Sample(
         rank=0,
         step=int(row["step"]),
@@ -127,6 +128,7 @@ def _sample(row: Mapping[str, Value], time_s: float) -> Sample:
         loss=float(row["loss"]),
         grad_norm=None if norm is None else float(norm),
         step_time_s=None if duration_s is None else float(duration_s),
+        allocated_mib=None if allocated_mib is None else float(allocated_mib),
     )
 
 

@@ -10,10 +10,8 @@ COMMON_KEYS = ("mode", "action", "rule")
 
 LATER_RULES = frozenset(
     {
-        "memory_drift",
         "collective_failures",
         "link_stall",
-        "replica_divergence",
         "recovery_time",
     }
 )

@@ -47,6 +47,7 @@ DEFAULT_MODES = {
     "hang": Mode.ENFORCE,
     "liveness": Mode.ENFORCE,
     "non_finite": Mode.ENFORCE,
+    "replica_divergence": Mode.ENFORCE,
     "sync_outlier": Mode.OFF,
     "update_skew": Mode.ENFORCE,
 }
@@ -59,6 +60,8 @@ DEFAULT_ACTIONS = {
     "liveness": Action.STOP,
     "non_finite": Action.ROLLBACK,
     "loss_variance": Action.ROLLBACK,
+    "replica_divergence": Action.ROLLBACK,
+    "memory_drift": Action.STOP,
     "stall": Action.RESTART,
     "update_skew": Action.ROLLBACK,
 }

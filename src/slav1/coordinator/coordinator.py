@@ -24,7 +24,7 @@ from slav1.coordinator.throttling import Throttling
 from slav1.decision import Action
 from slav1.ledger import Kind
 from slav1.policy import available
-from slav1.sample import Pulse, Round
+from slav1.sample import Pulse, Replicas, Round, Usage
 
 BEAT_EVERY_S = 1.0
 """Pause between two signs of life to the nodes, in seconds."""
@@ -202,8 +202,8 @@ class Coordinator:
 
         def is_over(rule: str, of_rank: int | None) -> bool:
             watches = self._contract.rules[rule].detector.WATCHES
-            is_of_all = Round in watches
-            return Pulse not in watches and (is_first if is_of_all else of_rank == rank)
+            is_of_all = bool({Round, Replicas} & set(watches))
+            return not {Pulse, Usage} & set(watches) and (is_first if is_of_all else of_rank == rank)
 
         self._journal.end_incidents(is_over, step, f"Training went back to step {step}.")
 
@@ -280,6 +280,17 @@ class Coordinator:
             evidence=message.evidence,
         )
         self._findings.judge_all(self._guard.on_note(message, self._now_s), self._now_s)
+
+    @_on.register
+    def _(self, message: messages.RankReplicas, node: int) -> None:
+        del node
+        for told in self._guard.on_replicas(message):
+            self._journal.note("notice", told, rule="replica_divergence")
+
+    @_on.register
+    def _(self, message: messages.RankDigests, node: int) -> None:
+        del node
+        self._judge_all(self._guard.on_digests(message))
 
     @_on.register
     def _(self, message: messages.Survey, node: int) -> None:

@@ -12,7 +12,10 @@ from slav1.detectors.liveness import LivenessSequential
 from slav1.detectors.liveness_literal import LivenessLiteral
 from slav1.detectors.loss_variance import LossVarianceSequential
 from slav1.detectors.loss_variance_literal import LossVarianceLiteral
+from slav1.detectors.memory_drift import MemoryDriftSequential
+from slav1.detectors.memory_drift_literal import MemoryDriftLiteral
 from slav1.detectors.non_finite import NonFinite
+from slav1.detectors.replica_divergence import ReplicaDivergenceLiteral
 from slav1.detectors.seed_contract import SeedContract
 from slav1.detectors.stall import StallLiteral
 from slav1.detectors.straggler import StragglerSequential
@@ -30,7 +33,10 @@ __all__ = [
     "LivenessSequential",
     "LossVarianceLiteral",
     "LossVarianceSequential",
+    "MemoryDriftLiteral",
+    "MemoryDriftSequential",
     "NonFinite",
+    "ReplicaDivergenceLiteral",
     "SeedContract",
     "StallLiteral",
     "StragglerSequential",

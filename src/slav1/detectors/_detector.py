@@ -3,9 +3,9 @@
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from slav1.breach import Breach
-from slav1.sample import Audit, Pulse, Round, Sample, Save
+from slav1.sample import Audit, Pulse, Replicas, Round, Sample, Save, Usage
 
-Event = Sample | Round | Pulse | Save | Audit
+Event = Sample | Round | Pulse | Save | Audit | Usage | Replicas
 """Anything a detector can watch."""
 
 State = TypeVar("State", bound=NamedTuple)
@@ -27,8 +27,8 @@ class Detector(Protocol):
 
     WATCHES: ClassVar[tuple[type, ...]]
     """Kinds of event it is shown. A detector of ``Sample`` or ``Pulse`` is run once
-    for every rank, with a memory for each; one of ``Round``, ``Save`` or ``Audit`` once for
-    the job."""
+    for every rank, with a memory for each; one of ``Round``, ``Save``, ``Audit`` or
+    ``Replicas`` once for the job."""
 
     NUM_SAMPLES_NEEDED: ClassVar[int]
     """Events it must have seen before its silence means anything."""
@@ -52,4 +52,4 @@ class Selective(Detector, Protocol):
 
 def is_of_job(detector: Detector) -> bool:
     """Whether a detector is run once for the job, and not for every rank."""
-    return not {Round, Save, Audit}.isdisjoint(detector.WATCHES)
+    return not {Round, Save, Audit, Replicas}.isdisjoint(detector.WATCHES)

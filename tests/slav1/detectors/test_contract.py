@@ -23,14 +23,18 @@ from slav1.detectors import (
     LivenessSequential,
     LossVarianceLiteral,
     LossVarianceSequential,
+    MemoryDriftLiteral,
+    MemoryDriftSequential,
     NonFinite,
+    StallLiteral,
     StragglerSequential,
     SyncLatencyLearned,
     SyncLatencyLiteral,
     SyncOutlierLiteral,
+    UpdateSkew,
 )
 from slav1.phase import Phase
-from slav1.sample import Pulse, Round, Sample, Save
+from slav1.sample import Pulse, Round, Sample, Save, Usage
 from slav1.state import from_plain, to_plain
 
 # Small windows, so that a short list of events gets past every warm-up.
@@ -43,11 +47,15 @@ EVERY_DETECTOR = [
     LivenessSequential(arl0=100),
     LossVarianceLiteral(window=4, limit_sigmas=2),
     LossVarianceSequential(arl0=100, outlier_sigmas=3, jump_sigmas=3, min_rise_ratio=0),
+    MemoryDriftLiteral(window=2, num_rounds=2),
+    MemoryDriftSequential(block_steps=4, warmup_steps=0, suspect_after_steps=0, min_growth_mib=0),
     NonFinite(recovery_steps=1),
+    StallLiteral(limit_s=1.0),
     StragglerSequential(arl0=100, baseline_rounds=10),
     SyncLatencyLearned(arl0=100, min_slowdown_ratio=1, min_excess_ms=0),
     SyncLatencyLiteral(),
     SyncOutlierLiteral(consecutive=2),
+    UpdateSkew(),
 ]
 
 ODD = [None, 0.0, -1.0, 1e-320, 1e308, -1e308, math.inf, -math.inf, math.nan, True]
@@ -64,7 +72,12 @@ MEASURED = (
     "backward_s",
     "sync_s",
     "optimizer_s",
+    "zero_share",
+    "allocated_mib",
+    "reserved_mib",
 )
+HELD = ("host_mib", "num_fds", "num_threads", "ceiling_mib", "free_mib", "fd_limit", "device_mib")
+COUNTED = ("num_saves", "num_evaluations", "num_epochs")
 
 
 def samples(ranks: st.SearchStrategy[int]) -> st.SearchStrategy[Sample]:
@@ -76,6 +89,7 @@ def samples(ranks: st.SearchStrategy[int]) -> st.SearchStrategy[Sample]:
         batch=st.sampled_from([None, 0, 10**12]),
         non_finite=st.sampled_from([(), ("input", "loss"), ("gradient",)]),
         is_warmup=st.booleans(),
+        is_update_left_out=st.booleans(),
         **dict.fromkeys(MEASURED, numbers),
     )
 
@@ -110,6 +124,14 @@ EVENTS = {
         is_corrupt=st.booleans(),
         reason=st.sampled_from(["", "The disk is full."]),
     ),
+    Usage: st.builds(
+        Usage,
+        rank=st.integers(0, 3),
+        step=steps,
+        time_s=st.floats() | st.floats(0, 1000),
+        **dict.fromkeys(HELD, numbers),
+        **dict.fromkeys(COUNTED, st.integers(0, 3)),
+    ),
 }
 
 
@@ -129,6 +151,9 @@ def healthy(kind: type, number: int) -> Any:
             backward_s=0.1 * spread,
             sync_s=0.01 * spread,
             optimizer_s=0.01 * spread,
+            allocated_mib=1000.0 * spread,
+            reserved_mib=2000.0 * spread,
+            zero_share=0.1 * spread,
             batch=number,
         )
         for rank in range(3)
@@ -139,6 +164,18 @@ def healthy(kind: type, number: int) -> Any:
         return Round(step=number, samples=members)
     if kind is Save:
         return Save(step=number, time_s=10.0 * number, succeeded=True)
+    if kind is Usage:
+        return Usage(
+            rank=0,
+            step=number,
+            time_s=0.2 * number,
+            host_mib=1000.0 * spread,
+            num_fds=100,
+            num_threads=8,
+            ceiling_mib=8000.0,
+            free_mib=7000.0,
+            num_saves=number // 20,
+        )
     return Pulse(
         rank=0,
         time_s=0.1 * number,
@@ -196,7 +233,7 @@ def test_says_what_it_is_for(detector):
 
     assert kind.RULE and kind.RULE.islower()
     assert kind.VARIANT in {"literal", "learned", "sequential"}
-    assert set(kind.WATCHES) <= {Sample, Round, Pulse, Save}
+    assert set(kind.WATCHES) <= {Sample, Round, Pulse, Save, Usage}
     assert kind.NUM_SAMPLES_NEEDED >= 1
 
 

@@ -1,0 +1,169 @@
+"""Whether floors of memory rise steadily, and with what: steps, saves, evaluations, epochs."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+from slav1.detectors._memory_series import BASE_STEPS, Cycle, Floor, Series, slope_of
+
+# Rises in a row that make a suspicion: of blocks, and of whole cycles.
+NUM_RISES = 8
+NUM_CYCLE_RISES = 6
+# Blocks that are taken together for one of those rises.
+STRIDES = (1, 2, 4)
+# The rises are of one size: none is under or over the middle one by more than this ratio.
+EVENNESS = 1.8
+# The last third rises by at least this share of the first: a warm-up slows down.
+LASTING = 0.8
+# And it has not risen faster than this multiple of it just before.
+MAX_SLOWING = 1.3
+# Cycles at the start of a process that are no evidence.
+NUM_FIRST_CYCLES = 2
+# Share of a growth that comes with one kind of event, for it to be the cause.
+SHARE_OF_EVENTS = 0.7
+NUM_EVENTS_NEEDED = 3
+
+STEPS = -1
+KINDS = ("save", "evaluation", "epoch")
+
+
+class Growth(NamedTuple):
+    """How a series has grown."""
+
+    since_step: int
+    to_step: int
+    start: float
+    """Floor at which it began."""
+    end: float
+    cause: int
+    """Kind of event it grows with; ``STEPS`` if it grows by steps."""
+    also: tuple[int, ...]
+    """Kinds of event that can't be told from the cause: they come together."""
+    num_events: int
+    per_step: float
+
+    @property
+    def total(self) -> float:
+        return self.end - self.start
+
+    @property
+    def num_steps(self) -> int:
+        return self.to_step - self.since_step
+
+    @property
+    def per_event(self) -> float:
+        return self.total / max(1, self.num_events)
+
+
+def steady_growth(series: Series, tolerance: float) -> Growth | None:
+    """The growth of a series whose last floors all rise, and evenly; None if they don't."""
+    for stride in STRIDES:
+        floors = series.floors[-(NUM_RISES + 1) * stride :]
+        if len(floors) < (NUM_RISES + 1) * stride or not _holds_cycles(floors, series.given_back):
+            continue
+        lowest = [
+            min(floors[i : i + stride], key=lambda floor: floor[1])
+            for i in range(0, len(floors), stride)
+        ]
+        # By step, because readings come when they may: a block's lowest is early in it.
+        rises = [
+            (b[1] - a[1]) / max(1, b[5] - a[5]) * stride * BASE_STEPS for a, b in pairwise(lowest)
+        ]
+        before = series.floors[-2 * len(floors) : -len(floors)]
+        if _is_steady(rises, tolerance) and not _slows_down(before, floors):
+            return growth_over(series, floors)
+    for kind in range(len(KINDS)):
+        cycles = _rising_cycles(series.cycles[kind], tolerance)
+        if cycles:
+            return _growth(series, cycles[0][5], cycles[0][3], cycles[-1][5], cycles[-1][3])
+    return None
+
+
+def _slows_down(before: Sequence[Floor], floors: Sequence[Floor]) -> bool:
+    """Whether a series rose faster before, as in the last part of a warm-up."""
+    if len(before) < 4:
+        return False
+    start, first, last = before[0], floors[0], floors[-1]
+    rate_before = (first[1] - start[1]) / max(1, first[5] - start[5])
+    return rate_before > MAX_SLOWING * (last[1] - first[1]) / max(1, last[5] - first[5])
+
+
+def growth_over(series: Series, floors: Sequence[Floor]) -> Growth:
+    """The growth over some floors that follow each other."""
+    first, last = floors[0], floors[-1]
+    growth = _growth(series, first[5], first[1], last[5], last[1])
+    return growth._replace(per_step=slope_of(floors))
+
+
+def _growth(series: Series, since_step: int, start: float, to_step: int, end: float) -> Growth:
+    shares = [_share_of_events(series.cycles[k], since_step) for k in range(len(KINDS))]
+    cause, num_events = STEPS, 0
+    also: tuple[int, ...] = ()
+    # Where kinds of event come together, the longest cycle is the one to name.
+    if max(share for share, _ in shares) >= SHARE_OF_EVENTS:
+        highest = max(share for share, _ in shares)
+        together = [k for k, (share, _) in enumerate(shares) if share >= highest - 0.05]
+        cause = min(together, key=lambda k: (shares[k][1], -k))
+        num_events = shares[cause][1]
+        also = tuple(k for k in together if k != cause and shares[k][1] == num_events)
+    per_step = (end - start) / max(1, to_step - since_step)
+    return Growth(since_step, to_step, start, end, cause, also, num_events, per_step)
+
+
+def _share_of_events(cycles: Sequence[Cycle], since_step: int) -> tuple[float, int]:
+    """Share of the growth that came between cycles and not within; and how many ends."""
+    window = [cycle for cycle in cycles if cycle[5] >= since_step]
+    num_ends = len(window) - 1
+    if num_ends < NUM_EVENTS_NEEDED:
+        return 0.0, 0
+    within = sum(last - first for _, first, last, _, _, _ in window)
+    total = window[-1][2] - window[0][1]
+    share = 1.0 - within / total if total > 0.0 else 0.0
+    return share, window[-1][0] - window[0][0]
+
+
+def _holds_cycles(floors: Sequence[Floor], given_back: Sequence[int]) -> bool:
+    """Whether floors go past the end of each kind of cycle that gave memory back before."""
+    return all(
+        floors[-1][2:5][kind] > floors[0][2:5][kind]
+        for kind, steps in enumerate(given_back)
+        if steps
+    )
+
+
+def _rising_cycles(cycles: Sequence[Cycle], tolerance: float) -> Sequence[Cycle]:
+    """The whole cycles up to now whose floors rise one after the other, if steadily."""
+    whole = [cycle for cycle in cycles[:-1] if cycle[0] >= NUM_FIRST_CYCLES]
+    if len(whole) <= NUM_CYCLE_RISES:
+        return ()
+    rises = [
+        (later[3] - before[3]) / max(1, later[0] - before[0]) for before, later in pairwise(whole)
+    ]
+    if not _is_steady(rises[-NUM_CYCLE_RISES:], tolerance):
+        return ()
+    num = NUM_CYCLE_RISES
+    while num < len(rises) and rises[-num - 1] > tolerance:
+        num += 1
+    return whole[-num - 1 :]
+
+
+def _is_steady(rises: Sequence[float], tolerance: float) -> bool:
+    lowest = min(rises)
+    if lowest <= tolerance:
+        return False
+    middle, third = median(rises), (len(rises) + 1) // 3
+    is_even = middle <= EVENNESS * lowest and max(rises) <= EVENNESS * middle
+    return is_even and sum(rises[-third:]) >= LASTING * sum(rises[:third])
+
+
+def is_record(series: Series, tolerance: float) -> bool:
+    """Whether the last floors stand above all that were before them in the first half.
+
+    A saw-tooth rises in most of its blocks as well, but to where it has been before.
+    """
+    half = len(series.floors) // 2
+    if half < 2:
+        return False
+    lowest_now = min(floor[1] for floor in series.floors[-2:])
+    return lowest_now > max(floor[1] for floor in series.floors[:half]) + tolerance

@@ -1,0 +1,216 @@
+"""One series of memory: floors of short blocks, of whole cycles, and evidence of a drift."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from slav1.detectors._ecusum import ecusum
+
+# Steps of the shortest block. All longer ones are put together from these.
+BASE_STEPS = 25
+# Floors that are kept of one series, and cycles of each kind.
+NUM_FLOORS = 64
+NUM_CYCLES = 25
+# Scales of the sign test, each with blocks twice as long as the one before.
+NUM_SCALES = 6
+# Share of rising floors in a series that drifts; half of them rise in one that wanders.
+RATIOS = (0.65, 0.8, 0.95)
+# Values beyond it are no memory.
+LARGEST = 1e15
+# A cycle gives back what it took if it falls by this share of its rise.
+GIVEN_BACK = 0.5
+
+Counts: TypeAlias = tuple[int, ...]
+"""Saves, evaluations and epochs so far."""
+
+Floor: TypeAlias = tuple[int, float, int, int, int, int]
+"""Step after the block, lowest value in it, the three counts that hold in it, and the step
+of the lowest value."""
+
+Cycle: TypeAlias = tuple[int, float, float, float, int, int]
+"""Count, first floor, last floor, lowest floor, number of blocks, step after the last."""
+
+Scale: TypeAlias = tuple[float, ...]
+"""Number of floors, the lowest of a pair's first half, the last floor, and three scores."""
+
+
+class Series(NamedTuple):
+    """What is known about one series."""
+
+    is_open: bool = False
+    """Whether a block is open, which the next four are about."""
+    begun: int = 0
+    floor: float = 0.0
+    floor_step: int = 0
+    counts: Counts = (0, 0, 0)
+    floors: tuple[Floor, ...] = ()
+    cycles: tuple[tuple[Cycle, ...], ...] = ((), (), ())
+    """By kind, the one in hand last."""
+    given_back: tuple[int, ...] = (0, 0, 0)
+    """By kind: steps of a cycle whose end frees what it took; 0 where it does not."""
+    scales: tuple[Scale, ...] = ()
+    num_long: int = 0
+    """Blocks in the open long block, which the sign test is made of."""
+    long_begun: int = 0
+    long_floor: float = 0.0
+    grade: int = 0
+    """0 if nothing is known against it, 1 if it is suspected, 2 if it is certain."""
+    onset: float = 0.0
+    """Floor at which the rise in hand began."""
+    peak: float = 0.0
+    peak_step: int = 0
+    """Step at which the floor last stood higher than ever since the onset."""
+    cause: int = -1
+    """Kind of event that it grows with; -1 if it grows by steps."""
+
+
+def is_reading(value: float | None) -> bool:
+    """Whether a value can be an amount of memory."""
+    return value is not None and 0.0 <= value <= LARGEST
+
+
+def changes_nothing(series: Series, step: int, value: float, counts: Counts, base: int) -> bool:
+    """Whether a reading belongs to the open block and is not its lowest, as most are."""
+    return (
+        series.is_open
+        and value >= series.floor
+        and 0 <= step - series.begun < base
+        and counts == series.counts
+    )
+
+
+def with_reading(series: Series, step: int, value: float, counts: Counts) -> Series:
+    """Takes in one reading; the block in hand must not be full, see :func:`is_full`."""
+    if not series.is_open:
+        return series._replace(
+            is_open=True, begun=step, floor=value, floor_step=step, counts=counts
+        )
+    return series._replace(floor=value, floor_step=step) if value < series.floor else series
+
+
+def is_full(series: Series, step: int, counts: Counts, base: int) -> bool:
+    """Whether the open block ends before a reading of ``step``: it has ``base`` steps, or
+    there was an event between."""
+    return series.is_open and (step - series.begun >= base or counts != series.counts)
+
+
+def closed(series: Series, step: int, *, tolerance: float) -> Series:
+    """The series after the open block has ended; its floor is the last of ``floors``.
+
+    Args:
+        series: What was known; there is an open block.
+        step: Step of the first reading after it.
+        tolerance: Change of a floor that means nothing, in the unit of the series.
+    """
+    saves, evaluations, epochs = series.counts
+    floor: Floor = (step, series.floor, saves, evaluations, epochs, series.floor_step)
+    cycles, given_back = [], []
+    for kind, known in enumerate(series.cycles):
+        longer, freed = _with_floor(known, floor, kind, series.given_back[kind], tolerance)
+        cycles.append(longer)
+        given_back.append(freed)
+    is_new = any(
+        now and not before for now, before in zip(given_back, series.given_back, strict=True)
+    )
+    return series._replace(
+        is_open=False,
+        floors=(*series.floors, floor)[-NUM_FLOORS:],
+        cycles=tuple(cycles),
+        given_back=tuple(given_back),
+        # What rose within such a cycle was no evidence.
+        scales=() if is_new else series.scales,
+        num_long=0 if is_new else series.num_long,
+    )
+
+
+def _with_floor(
+    known: tuple[Cycle, ...], floor: Floor, kind: int, freed: int, tolerance: float
+) -> tuple[tuple[Cycle, ...], int]:
+    """Cycles of one kind after a block, and what the last end of one gave back."""
+    step, value, count = floor[0], floor[1], floor[2:5][kind]
+    begun: Cycle = (count, value, value, value, 1, step)
+    if not known:
+        return (begun,), freed
+    _, first, last, lowest, num, _ = known[-1]
+    if known[-1][0] == count:
+        so_far: Cycle = (count, first, value, min(lowest, value), num + 1, step)
+        return (*known[:-1], so_far), freed
+    rise = last - first
+    if num >= 2 and len(known) >= 2:
+        gives_back = rise > 4.0 * tolerance and last - value >= GIVEN_BACK * rise
+        freed = max(1, known[-1][5] - known[-2][5]) if gives_back else 0
+    return (*known, begun)[-NUM_CYCLES:], freed
+
+
+def with_long_block(series: Series, begun: int, long_steps: int, *, tolerance: float) -> Series:
+    """Counts the block that was closed last for the sign test.
+
+    Args:
+        series: What is known; at least one floor.
+        begun: Step with which that block began.
+        long_steps: Steps that a block of the test has at least.
+        tolerance: Change of a floor that does not count as a rise.
+    """
+    step, value = series.floors[-1][:2]
+    if series.num_long == 0:
+        series = series._replace(long_begun=begun, long_floor=value)
+    floor = min(series.long_floor, value)
+    if step - series.long_begun < max(long_steps, *series.given_back):
+        return series._replace(num_long=series.num_long + 1, long_floor=floor)
+    return series._replace(num_long=0, scales=_pushed(series.scales, floor, tolerance))
+
+
+def _pushed(scales: tuple[Scale, ...], floor: float, tolerance: float) -> tuple[Scale, ...]:
+    """The sign test at all scales after one more floor of the finest."""
+    after = list(scales) or [(0.0,) * 6] * NUM_SCALES
+    for level, (num, half, last, *before) in enumerate(after):
+        scores = tuple(before)
+        if num:
+            # All scores start at once, so three zeros are as good as none.
+            scores = ecusum(scores, floor - last > tolerance, null_ratio=0.5, ratios=RATIOS)
+        is_pair = num % 2 == 1
+        after[level] = (1.0 + num % 2, floor, floor, *scores)
+        if not is_pair:
+            break
+        floor = min(half, floor)
+    return tuple(after)
+
+
+def evidence(series: Series, long_steps: int, arl0: float) -> float:
+    """The highest score of the sign test beside its limit; an alarm from 1 on."""
+    highest = 0.0
+    for level, scale in enumerate(series.scales):
+        blocks = arl0 / (max(long_steps, *series.given_back) * 2.0**level)
+        limit = math.log(max(math.e, len(RATIOS) * NUM_SCALES * blocks))
+        highest = max(highest, max(scale[3:]) / limit)
+    return highest
+
+
+def restarted(series: Series, step: int) -> Series:
+    """The series after steps went back: an open incident stays open, the rest is new."""
+    return Series(
+        grade=series.grade,
+        onset=series.onset,
+        peak=series.peak,
+        peak_step=step,
+        cause=series.cause,
+    )
+
+
+def slope_of(floors: Sequence[Floor]) -> float:
+    """Theil-Sen slope of floors, per step; 0 if there are too few.
+
+    Source:
+        Sen, "Estimates of the Regression Coefficient Based on Kendall's Tau", JASA
+        63(324), 1968.
+    """
+    slopes = sorted(
+        (later[1] - floor[1]) / (later[5] - floor[5])
+        for i, floor in enumerate(floors)
+        for later in floors[i + 1 :]
+        if later[5] > floor[5]
+    )
+    if not slopes:
+        return 0.0
+    middle = len(slopes) // 2
+    return slopes[middle] if len(slopes) % 2 else (slopes[middle - 1] + slopes[middle]) / 2.0
