@@ -7,7 +7,7 @@ runs may import it.
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,20 +17,53 @@ from slav1.recorder import Recorder, layout
 MAX_LATE = 64
 """Steps whose loss may still be on its way from a device."""
 
+LOSS = 0
+"""Place of the loss among what is read of a step."""
+
 WARMUP_STEPS = 3
 """First steps of a process: they compile, allocate and fill caches."""
 
 
-class LossReader:
-    """Brings losses from the device to the recorder without ever waiting for it.
+class Readings(NamedTuple):
+    """What is known about the gradient of one step, on the host or still on a device."""
 
-    A loss on the CPU is read at once. One on a device is copied in the background and
+    norm: Tensor | float | None = None
+    """L2 norm before clipping; None if it was not read."""
+
+    zero_share: Tensor | float | None = None
+    """Share of the elements that are exactly 0; None if it was not read."""
+
+    is_left_out: Tensor | bool = False
+    """Whether the update was left out; on a device 1.0 or 0.0."""
+
+    is_scaled: bool = False
+    """Whether a gradient scaler is at work, which meets infinite gradients in healthy runs."""
+
+
+NOTHING_READ = Readings()
+"""A step whose gradient was not looked at."""
+
+
+class LossReader:
+    """Brings losses and what is read of gradients to the recorder, without ever waiting for
+    a device.
+
+    What is on the CPU is read at once. What is on a device is copied in the background and
     looked at when the next step ends; its record is shown to the monitor then.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(
+        self, recorder: Recorder, hear_norm: Callable[[float], None] = lambda _: None
+    ) -> None:
+        """Starts without any.
+
+        Args:
+            recorder: Where they go.
+            hear_norm: Called with each gradient norm, in the order of the steps.
+        """
         self._recorder = recorder
-        self._late: deque[tuple[int, Tensor, Any]] = deque()
+        self._hear_norm = hear_norm
+        self._late: deque[_Late] = deque()
         self._num_micro_batches = 0
         self._sum: Tensor | float | None = None
 
@@ -39,7 +72,15 @@ class LossReader:
         self._sum = value if self._sum is None else self._sum + value
         self._num_micro_batches += 1
 
-    def end_step(self, step: int, *, scale: float, batch: int, flags: int) -> None:
+    def end_step(
+        self,
+        step: int,
+        *,
+        scale: float,
+        batch: int,
+        flags: int,
+        gradient: Readings = NOTHING_READ,
+    ) -> None:
         """Writes the record of a step with the mean loss of its micro-batches.
 
         Args:
@@ -47,42 +88,75 @@ class LossReader:
             scale: What the host divided each micro-batch's loss by.
             batch: Batch number since the start; -1 if unknown.
             flags: Flags of :mod:`slav1.recorder.layout`.
+            gradient: What was read of its gradient.
         """
         total, self._sum = self._sum, None
         num, self._num_micro_batches = self._num_micro_batches, 0
+        loss = None if total is None else total * (scale / num)
+        values = [loss, *gradient[:3]]
+        late = {i: x for i, x in enumerate(values) if isinstance(x, Tensor)}
         recorder = self._recorder
-        if isinstance(total, Tensor):
+        if late:
             number = recorder.end_step(step, batch=batch, flags=flags)
-            self._late.append((number, *_copy_to_host(total * (scale / num))))
+            copy, arrival = _copy_to_host(list(late.values()))
+            is_scaled = gradient.is_scaled
+            self._late.append(_Late(number, values, list(late), copy, arrival, is_scaled))
             self._show_arrived()
             return
-        if total is not None:
-            loss = total * scale / num
-            flags |= layout.HAS_LOSS
-            number = recorder.end_step(step, loss=loss, batch=batch, flags=flags)
-        else:
-            number = recorder.end_step(step, batch=batch, flags=flags)
+        step_values, own_flags = self._read(values, is_scaled=gradient.is_scaled)
+        number = recorder.end_step(step, batch=batch, flags=flags | own_flags, **step_values)
         recorder.publish(number)
 
     def drain(self) -> None:
-        """Waits for the losses still on their way; called when training is over."""
+        """Waits for what is still on its way; called when training is over."""
         while self._late:
-            self._late[0][2].synchronize()
+            self._late[0].arrival.synchronize()
             self._show_arrived()
 
     def _show_arrived(self) -> None:
-        while self._late and (self._late[0][2].query() or len(self._late) > MAX_LATE):
-            number, copy, arrival = self._late.popleft()
-            if arrival.query():
-                loss = copy.item()
-                bad = 0 if math.isfinite(loss) else layout.LOSS_NON_FINITE
-                self._recorder.add_loss(number, loss, layout.HAS_LOSS | bad)
-            self._recorder.publish(number)
+        while self._late and (self._late[0].arrival.query() or len(self._late) > MAX_LATE):
+            late = self._late.popleft()
+            if late.arrival.query():
+                arrived = dict(zip(late.places, late.copy.tolist(), strict=True))
+                values = [arrived.get(i, value) for i, value in enumerate(late.values)]
+                step_values, flags = self._read(values, is_scaled=late.is_scaled)
+                if LOSS in arrived and not math.isfinite(arrived[LOSS]):
+                    flags |= layout.LOSS_NON_FINITE
+                self._recorder.add_late(late.number, flags=flags, **step_values)
+            self._recorder.publish(late.number)
+
+    def _read(self, values: list[Any], *, is_scaled: bool) -> tuple[dict[str, float], int]:
+        """Numbers and flags of a record, from numbers on the host."""
+        loss, norm, zero_share, is_left_out = values
+        flags = layout.UPDATE_LEFT_OUT if is_left_out else 0
+        numbers = {"loss": math.nan}
+        if loss is not None:
+            numbers["loss"], flags = loss, flags | layout.HAS_LOSS
+        # What a scaler finds infinite it leaves out by itself.
+        if norm is not None and (math.isfinite(norm) or not is_scaled):
+            numbers["grad_norm"], flags = norm, flags | layout.HAS_GRAD_NORM
+            self._hear_norm(norm)
+        if zero_share is not None:
+            numbers["zero_share"] = zero_share
+        return numbers, flags
 
 
-def _copy_to_host(value: Tensor) -> tuple[Tensor, Any]:
-    copy = torch.empty((), dtype=torch.float64, pin_memory=True)
-    copy.copy_(value.to(torch.float64), non_blocking=True)
+class _Late(NamedTuple):
+    """A record that waits for numbers from a device."""
+
+    number: int
+    values: list[Any]
+    places: list[int]
+    """Which of ``values`` are on their way."""
+    copy: Tensor
+    arrival: Any
+    is_scaled: bool
+
+
+def _copy_to_host(values: list[Tensor]) -> tuple[Tensor, Any]:
+    copy = torch.empty(len(values), dtype=torch.float64, pin_memory=True)
+    together = torch.stack([value.to(torch.float64).reshape(()) for value in values])
+    copy.copy_(together, non_blocking=True)
     arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
     arrival.record()
     return copy, arrival

@@ -10,7 +10,12 @@ from slav1.contract.error import ContractError, unknown_key, wrong_value
 from slav1.contract.levels import LEVELS
 from slav1.contract.policy_clause import PolicySettings, policy_to_plain
 from slav1.contract.rule import Mode, Rule
-from slav1.contract.settings import CheckpointSettings, MonitorSettings, SeedSettings
+from slav1.contract.settings import (
+    CheckpointSettings,
+    GradientSettings,
+    MonitorSettings,
+    SeedSettings,
+)
 from slav1.contract.typed import mapping_of, plain
 from slav1.contract.yaml_file import read_yaml, write_yaml
 
@@ -43,6 +48,9 @@ class Contract:
 
     seeds: SeedSettings = field(default_factory=SeedSettings)
     """What is done about seeds and random numbers."""
+
+    gradients: GradientSettings = field(default_factory=GradientSettings)
+    """What is read from gradients and done to them."""
 
     policy: PolicySettings | None = None
     """Who is asked about a breach besides the table; None asks nobody."""
@@ -113,7 +121,7 @@ class Contract:
             clauses: By name of a rule, a mapping of what changes in it: ``mode``,
                 ``action``, ``rule`` or any setting. A change of ``rule`` starts from
                 the settings that the other form has by itself. Also ``monitor``,
-                ``checkpoint`` and ``seeds`` with mappings, ``policy`` with a path, an
+                ``checkpoint``, ``seeds`` and ``gradients`` with mappings, ``policy`` with a path, an
                 address or a mapping, and ``mode`` with a mode for all rules that are not off.
 
         Raises:
@@ -126,7 +134,7 @@ class Contract:
                 if rule["mode"] != Mode.OFF.value:
                     rule["mode"] = clauses["mode"]
         for name, clause in clauses.items():
-            if name in ("monitor", "checkpoint", "seeds"):
+            if name in ("monitor", "checkpoint", "seeds", "gradients"):
                 raw[name] |= mapping_of(clause, name)
             elif name in ("mode", "policy"):
                 raw[name] = clause
@@ -141,7 +149,7 @@ class Contract:
 
         Returns:
             What a YAML file or JSON can hold: ``level, mode, rules, checkpoint, seeds,
-            policy, monitor``; ``mode`` and ``policy`` only if they are set.
+            gradients, policy, monitor``; ``mode`` and ``policy`` only if they are set.
         """
         every = {
             "level": self.level_name,
@@ -149,6 +157,7 @@ class Contract:
             "rules": {name: rule_to_plain(rule) for name, rule in self.rules.items()},
             "checkpoint": plain(self.checkpoint),
             "seeds": plain(self.seeds),
+            "gradients": plain(self.gradients),
             "policy": policy_to_plain(self.policy),
             "monitor": plain(self.monitor),
         }

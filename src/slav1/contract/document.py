@@ -9,11 +9,16 @@ from slav1.contract.error import ContractError, unknown_key, wrong_value
 from slav1.contract.levels import LEVELS, default_action, default_mode
 from slav1.contract.policy_clause import policy_from
 from slav1.contract.rule import Mode, Rule
-from slav1.contract.settings import CheckpointSettings, MonitorSettings, SeedSettings
+from slav1.contract.settings import (
+    CheckpointSettings,
+    GradientSettings,
+    MonitorSettings,
+    SeedSettings,
+)
 from slav1.contract.typed import build, kinds_of, mapping_of, plain, typed
 from slav1.decision import Action
 
-KEYS = ("level", "mode", "rules", "checkpoint", "seeds", "policy", "monitor")
+KEYS = ("level", "mode", "rules", "checkpoint", "seeds", "gradients", "policy", "monitor")
 """Keys of a contract, in the order they are written."""
 
 
@@ -42,6 +47,7 @@ def parts_from(raw: object, folder: Path | None = None) -> dict[str, Any]:
         "rules": _rules(mapping_of(given.get("rules", {}), "rules"), level, mode),
         "checkpoint": build(CheckpointSettings, given.get("checkpoint", {}), "checkpoint"),
         "seeds": build(SeedSettings, given.get("seeds", {}), "seeds"),
+        "gradients": build(GradientSettings, given.get("gradients", {}), "gradients"),
         "policy": policy_from(given.get("policy"), list(variants()), folder),
         "monitor": build(MonitorSettings, given.get("monitor", {}), "monitor"),
     }

@@ -81,6 +81,10 @@ class CheckpointSettings:
     """Steps between two checkpoints of our own in the run folder, at least 1; None leaves
     them to the host."""
 
+    max_snapshots: int = 3
+    """Snapshots of a doubtful state that one start of a run writes, 0 to 1000; they are for
+    people to look at, and never resumed from."""
+
     limit_s: float = 1800.0
     """How long a rank waits for the others in a save, in seconds, above 0, at most 86400."""
 
@@ -89,6 +93,7 @@ class CheckpointSettings:
             raise ValueError(f"keep must be at least 1, got {self.keep}.")
         _check_range("max_failed_saves", self.max_failed_saves, 1, 1000)
         _check_range("max_attempts", self.max_attempts, 1, 1000)
+        _check_range("max_snapshots", self.max_snapshots, 0, 1000)
         _check_range("max_rollbacks", self.max_rollbacks, 0, 1000)
         _check_range("rollback_window_steps", self.rollback_window_steps, 1, 1_000_000_000)
         if self.every_steps is not None and self.every_steps < 1:
@@ -135,6 +140,57 @@ class SeedSettings:
             )
         if not all(self.groups):
             raise ValueError("groups must hold no empty group.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientSettings:
+    """What is read from the reduced gradient before each update, and done to it.
+
+    Raises:
+        ValueError: If a setting is out of range.
+    """
+
+    norm: bool = True
+    """Whether its L2 norm is read."""
+
+    norm_every: int = 0
+    """Steps between two norms, at most 10000; 0 chooses: each step on a GPU, and on
+    processors as often as costs about 30 microseconds a step."""
+
+    zero_share_every: int = 10
+    """Steps between two counts of how many of its elements are 0, at most 10000; 0 for
+    none."""
+
+    clip: Literal["off", "adaptive"] = "off"
+    """``adaptive`` shortens a gradient whose norm stands out from the recent ones, before
+    any clipping of the host's own."""
+
+    clip_sigmas: float = 2.5
+    """How far a norm must stand out to be shortened, in standard deviations, 1 to 1000."""
+
+    clip_memory: float = 0.97
+    """How much of the mean norm each norm leaves in place, 0.5 to 0.9999."""
+
+    decay: float = 0.5
+    """What ``clip_and_decay`` multiplies learning rates with, above 0, at most 1."""
+
+    min_decay: float = 0.1
+    """Least that repeated decays multiply with, above 0, at most ``decay``."""
+
+    decay_steps: int = 200
+    """Steps for which ``clip_and_decay`` lasts, 1 to 1000000."""
+
+    def __post_init__(self) -> None:
+        _check_range("norm_every", self.norm_every, 0, 10_000)
+        _check_range("zero_share_every", self.zero_share_every, 0, 10_000)
+        _check_range("clip_sigmas", self.clip_sigmas, 1, 1000)
+        _check_range("clip_memory", self.clip_memory, 0.5, 0.9999)
+        _check_range("decay_steps", self.decay_steps, 1, 1_000_000)
+        if not 0 < self.min_decay <= self.decay <= 1:
+            raise ValueError(
+                "min_decay and decay must be above 0, at most 1 and in this order, got "
+                f"{self.min_decay} and {self.decay}."
+            )
 
 
 def _check_range(name: str, value: float, lowest: float, highest: float) -> None:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from slav1.detectors._loss_tests import Reading
 
-NOTICED, SUSPECTED, BREACHED = 1, 2, 3
+NOTICED, SUSPECTED, CAUTIONED, BREACHED = 1, 2, 3, 4
 # A loss this near to where the episode began is normal again, in standard deviations.
 NORMAL_SIGMAS = 3.0
 # Noise this near to the usual one is normal again, in standard deviations of its logarithm.
@@ -18,12 +18,14 @@ class Finding(NamedTuple):
 
     kind: str
     severity: int
-    """1 to be noticed, 2 a breach to be logged, 3 a breach to act on."""
+    """1 to be noticed, 2 a breach to be logged, 3 one to act on gently, 4 one to act on."""
     statistic: float
     limit: float
     unit: str
     arl0: float
     """Healthy steps between two false alarms of this kind."""
+    action: str | None = None
+    """What it asks for instead of the rule's own action."""
 
 
 class Episode(NamedTuple):
@@ -62,9 +64,13 @@ def news(episode: Episode, findings: list[Finding]) -> Finding | None:
     strongest = max(findings, key=lambda finding: finding.severity, default=None)
     if strongest is None or strongest.severity > max(episode.severity, NOTICED):
         return strongest
-    if episode.severity > NOTICED:
+    # Cautions ask for different things, so each is worth a line; of the rest only what is worse.
+    least = CAUTIONED if episode.severity > NOTICED else NOTICED
+    if episode.severity > least:
         return None
-    return next((each for each in findings if each.kind not in episode.noticed), None)
+    return next(
+        (f for f in findings if f.severity >= least and f.kind not in episode.noticed), None
+    )
 
 
 def grown(episode: Episode, finding: Finding) -> Episode:

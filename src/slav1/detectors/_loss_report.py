@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 from slav1.breach import Breach, Fact, Status
 from slav1.detectors._grad_norm import GradNorm
-from slav1.detectors._loss_episode import BREACHED, NOTICED, Episode, Finding
+from slav1.detectors._loss_episode import CAUTIONED, NOTICED, Episode, Finding
 from slav1.detectors._loss_tests import Reading
 from slav1.detectors._round import batches, rank_standing_out
+from slav1.detectors._sparsity import Density
 from slav1.sample import Round
 
 RULE = "loss_variance"
@@ -21,6 +22,7 @@ _TEXTS = {
     "shift": "The loss has moved up by step {step}: {change}",
     "variance": "The noise of the loss has grown by step {step}: {change}",
     "grad_norm": "The gradient norm is {statistic:.1f} {unit} at step {step}: {change}",
+    "sparsity": "Only {statistic:.2f} {unit} of the gradient is not zero at step {step}: {change}",
 }
 
 
@@ -31,6 +33,7 @@ class Look(NamedTuple):
     reading: Reading | None
     """None if the loss is unknown or not finite."""
     norm: GradNorm
+    density: Density
 
 
 def heavy_tail_arl0(sigmas: float, *, num_in_a_row: int = 1) -> float:
@@ -60,7 +63,8 @@ def breach_from(episode: Episode, look: Look, finding: Finding) -> Breach:
     return Breach(
         rule=RULE,
         status=Status.NOTICE if finding.severity == NOTICED else Status.BREACH,
-        is_actionable=finding.severity == BREACHED,
+        is_actionable=finding.severity >= CAUTIONED,
+        action=finding.action,
         rank=rank_standing_out(look.event, rise),
         step=step,
         statistic=finding.statistic,
@@ -107,6 +111,8 @@ def _evidence(episode: Episode, look: Look, kind: str) -> dict[str, Fact]:
         }
     if look.norm.trend.num_seen:
         evidence["grad_norm_ratio"] = look.norm.ratio
+    if look.density.trend.num_seen:
+        evidence["grad_density_ratio"] = look.density.ratio
     found = batches(look.event)
     if found:
         evidence["batches"] = list(found)

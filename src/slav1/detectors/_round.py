@@ -22,6 +22,12 @@ def mean_grad_norm(round_: Round) -> float | None:
     return mean if mean is not None and mean > 0.0 else None
 
 
+def mean_density(round_: Round) -> float | None:
+    """Mean share of the gradient that is not zero, from 0 to 1; None if it is unknown."""
+    mean = _mean([s.zero_share for s in round_.samples if s.zero_share is not None])
+    return None if mean is None else 1.0 - min(1.0, max(0.0, mean))
+
+
 def rank_standing_out(round_: Round, rise: float) -> int | None:
     """The one rank whose loss explains a rise of the mean loss; None if no single one does."""
     losses = {s.rank: clipped(s.loss, LARGEST) for s in round_.samples if s.loss is not None}

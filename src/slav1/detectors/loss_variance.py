@@ -1,13 +1,14 @@
 """Loss spikes, shifts and growing noise, by sequential tests on the de-trended loss."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 from slav1.breach import Breach
 from slav1.detectors._grad_norm import RISE_RATIO, GradNorm, heard
 from slav1.detectors._grad_norm import SIGMAS as NORM_SIGMAS
 from slav1.detectors._loss_episode import (
     BREACHED,
+    CAUTIONED,
     NOTICED,
     SETTLE_SAMPLES,
     SUSPECTED,
@@ -27,23 +28,31 @@ from slav1.detectors._loss_report import (
     recovery_from,
 )
 from slav1.detectors._loss_tests import NUM_NEEDED, LossTests, Reading, observe_loss
-from slav1.detectors._round import mean_grad_norm, mean_loss
+from slav1.detectors._round import mean_density, mean_grad_norm, mean_loss
+from slav1.detectors._sparsity import FALL_RATIO, Density, thinned
+from slav1.detectors._sparsity import SIGMAS as DENSITY_SIGMAS
 from slav1.sample import Round
 
-# High losses in a row that are a breach, and high gradient norms that are a notice.
+# Odd losses, gradient norms and densities in a row that are a breach.
 NUM_IN_A_ROW = 2
 # An episode ends at a new level only where the trend has caught up with it.
 CALM_SIGMAS = 3.0
 SIGMAS = "standard deviations"
 SCORE = "CUSUM score"
 
+Caution: TypeAlias = Literal[
+    "log", "clip_and_decay", "snapshot", "skip_batches", "rollback", "stop"
+]
+"""What a finding can ask for that does not say that the state is bad."""
+
 
 class LossVarianceSequentialState(NamedTuple):
-    """Tests of the loss, trend of the gradient norm, the open episode."""
+    """Tests of the loss, trends of the gradient, the open episode."""
 
     loss: LossTests = LossTests()
     norm: GradNorm = GradNorm()
     episode: Episode = Episode()
+    density: Density = Density()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +69,12 @@ class LossVarianceSequential:
     row or a shift that rise by ``min_rise_ratio`` of the loss, or one jump of
     ``jump_sigmas`` and ``jump_ratio``. That tells one odd batch and a restarted learning
     rate from a spike. Growing noise without a rise is a breach that is only logged. A
-    fall is never a breach. Gradient norms that stay three times above the usual ones
-    are a notice of their own.
+    fall is never a breach. Gradient norms that stay three times above the usual ones, and
+    gradients of which 40 % fewer elements than usual are not zero, are breaches that ask for
+    milder actions of their own.
 
-    An episode has at most one notice of each kind, one breach of each severity, and one
-    recovery: when the loss has been within three sigmas of where it came from for
+    An episode has at most one notice of each kind, one breach of each severity and mild
+    action, and one recovery: when the loss has been within three sigmas of where it came from for
     ``recovery_steps``, or has settled at a new level.
 
     Non-finite losses belong to :class:`~slav1.detectors.NonFinite`; they are neither
@@ -103,6 +113,12 @@ class LossVarianceSequential:
     """Height at which a rise matters whatever its share, in standard deviations; for
     losses whose zero has no meaning."""
 
+    grad_norm_action: Caution = "snapshot"
+    """What is done when the gradient norm stays above four times its usual level."""
+
+    sparsity_action: Caution = "clip_and_decay"
+    """What is done when 40 % fewer elements of the gradient than usual are not zero."""
+
     recovery_steps: int = 5
     """How long the loss must be back before an episode ends, in steps."""
 
@@ -132,7 +148,7 @@ class LossVarianceSequential:
     def observe(
         self, state: LossVarianceSequentialState, event: Round
     ) -> tuple[LossVarianceSequentialState, Breach | None]:
-        loss, norm, episode = state
+        loss, norm, episode, density = state
         reading = None
         mean, mean_norm = mean_loss(event), mean_grad_norm(event)
         if mean is not None:
@@ -141,10 +157,13 @@ class LossVarianceSequential:
             )
         if mean_norm is not None:
             norm = heard(norm, mean_norm)
+        share = mean_density(event)
+        if share is not None:
+            density = thinned(density, share)
         is_high = reading is not None and self._is_high(episode, reading)
         episode = episode._replace(num_high=episode.num_high + 1 if is_high else 0)
-        episode, breach = self._told(episode, Look(event, reading, norm))
-        return LossVarianceSequentialState(loss, norm, episode), breach
+        episode, breach = self._told(episode, Look(event, reading, norm, density))
+        return LossVarianceSequentialState(loss, norm, episode, density), breach
 
     def _told(self, episode: Episode, look: Look) -> tuple[Episode, Breach | None]:
         """Carries the episode on and says what is new about it."""
@@ -173,8 +192,12 @@ class LossVarianceSequential:
         found = [] if look.reading is None else self._loss_findings(episode, look.reading)
         if look.norm.num_high >= NUM_IN_A_ROW:
             arl0 = heavy_tail_arl0(NORM_SIGMAS)
-            ratio, unit = look.norm.ratio, "times the usual norm"
-            found.append(Finding("grad_norm", NOTICED, ratio, RISE_RATIO, unit, arl0))
+            told = (look.norm.ratio, RISE_RATIO, "times the usual norm", arl0)
+            found.append(Finding("grad_norm", CAUTIONED, *told, self.grad_norm_action))
+        if look.density.num_low >= NUM_IN_A_ROW:
+            arl0 = heavy_tail_arl0(DENSITY_SIGMAS, num_in_a_row=NUM_IN_A_ROW)
+            told = (look.density.ratio, FALL_RATIO, "of the usual share", arl0)
+            found.append(Finding("sparsity", CAUTIONED, *told, self.sparsity_action))
         return found
 
     def _loss_findings(self, episode: Episode, reading: Reading) -> list[Finding]:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from slav1.breach import Breach, Fact, Status
-from slav1.detectors._round import mean_grad_norm, mean_loss, rank_standing_out
+from slav1.detectors._grad_norm import RISE_RATIO
+from slav1.detectors._round import mean_density, mean_grad_norm, mean_loss, rank_standing_out
+from slav1.detectors._sparsity import FALL_RATIO
 from slav1.sample import Round
 
 # Longest window: its losses lie in every checkpoint and are summed at every step.
@@ -37,8 +39,10 @@ class LossVarianceLiteralState(NamedTuple):
     recent: tuple[float, ...] = ()
     variances: Moments = Moments()
     norms: Moments = Moments()
-    """Of the gradient norm, for the evidence."""
+    """Of the gradient norm."""
     is_open: bool = False
+    densities: Moments = Moments()
+    """Of the share of the gradient that is not zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +57,10 @@ class LossVarianceLiteral:
     The history takes O(1) per step; the variance of the window itself is computed afresh,
     which is exact where adding and removing values would lose every digit of a loss
     that is large beside its noise.
+
+    A breach that comes with a gradient norm at four times its mean asks for a ``snapshot``,
+    one with 40 % fewer elements of the gradient than usual that are not zero for
+    ``clip_and_decay``, and any other for the rule's own action.
 
     Raises:
         ValueError: If a setting is out of range.
@@ -90,9 +98,13 @@ class LossVarianceLiteral:
         self, state: LossVarianceLiteralState, event: Round
     ) -> tuple[LossVarianceLiteralState, Breach | None]:
         loss, norm = mean_loss(event), mean_grad_norm(event)
-        rise_ratio = _rise_ratio(state.norms, norm)
+        share = mean_density(event)
+        rise_ratio = _ratio(state.norms, norm)
+        density_ratio = _ratio(state.densities, share)
         if norm is not None:
             state = state._replace(norms=state.norms.with_value(norm))
+        if share is not None:
+            state = state._replace(densities=state.densities.with_value(share))
         if loss is None:
             return state, None
         recent = (*state.recent, loss)[-self.window :]
@@ -105,7 +117,8 @@ class LossVarianceLiteral:
         after = state._replace(variances=state.variances.with_value(variance), is_open=is_over)
         if is_over == state.is_open:
             return after, None
-        return after, _finding(event, variance, limit, rise_ratio, is_breach=is_over)
+        ratios = (rise_ratio, density_ratio)
+        return after, _finding(event, variance, limit, ratios, is_breach=is_over)
 
 
 def _variance(losses: tuple[float, ...]) -> float:
@@ -114,22 +127,39 @@ def _variance(losses: tuple[float, ...]) -> float:
     return sum([distance * distance for distance in distances]) / len(losses)
 
 
-def _rise_ratio(norms: Moments, norm: float | None) -> float | None:
-    """The gradient norm as a multiple of its mean so far."""
-    if norm is None or not norms.mean > 0.0:
+def _ratio(history: Moments, value: float | None) -> float | None:
+    """A value as a multiple of its mean so far."""
+    if value is None or not history.mean > 0.0:
         return None
-    return norm / norms.mean
+    return value / history.mean
+
+
+def _action(rise_ratio: float | None, density_ratio: float | None) -> str | None:
+    """What the state of the gradient asks for."""
+    if rise_ratio is not None and rise_ratio >= RISE_RATIO:
+        return "snapshot"
+    if density_ratio is not None and density_ratio <= FALL_RATIO:
+        return "clip_and_decay"
+    return None
 
 
 def _finding(
-    event: Round, variance: float, limit: float, rise_ratio: float | None, *, is_breach: bool
+    event: Round,
+    variance: float,
+    limit: float,
+    ratios: tuple[float | None, float | None],
+    *,
+    is_breach: bool,
 ) -> Breach:
-    evidence: dict[str, Fact] = {"kind": "windowed_variance", "grad_norm_ratio": rise_ratio}
+    evidence: dict[str, Fact] = {"kind": "windowed_variance", "grad_norm_ratio": ratios[0]}
+    if ratios[1] is not None:
+        evidence["grad_density_ratio"] = ratios[1]
     side = "above" if is_breach else "at or under"
     return Breach(
         rule=LossVarianceLiteral.RULE,
         status=Status.BREACH if is_breach else Status.RECOVERED,
         is_actionable=is_breach,
+        action=_action(*ratios) if is_breach else None,
         rank=rank_standing_out(event, math.sqrt(variance)) if is_breach else None,
         step=event.step,
         statistic=variance,

@@ -10,15 +10,20 @@ from slav1.sample import Sample
 # What makes the loss itself, or the weights, worthless; the rest may still be skipped
 # by a gradient scaler, which meets infinite gradients in a healthy run.
 _LOSES_THE_STEP = frozenset({"loss", "parameters"})
-_WARNED, _LOST = 1, 2
+_WARNED, _LEFT_OUT, _LOST = 1, 2, 3
+# What is to be done where the update was left out, so that there is nothing to take back.
+_SKIP = "skip_batches"
 
 
 class NonFiniteState(NamedTuple):
-    """Severity of the open incident, and finite steps since it was last fed."""
+    """Severity of the open incident, finite steps since it was last fed, and updates that
+    were left out in a row."""
 
     severity: int = 0
-    """0 none, 1 only a gradient or an input, 2 a loss or the parameters."""
+    """0 none, 1 only a gradient or an input, 2 a loss whose update was left out, 3 a loss
+    or the parameters."""
     num_finite: int = 0
+    num_left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +34,10 @@ class NonFinite:
     that is gives a breach that is only logged, because mixed precision meets and skips
     such steps; if it does reach the weights, the next loss says so.
 
+    Where the update of such a step was left out, the weights are as good as before: the
+    breach then asks for ``skip_batches`` instead of the rule's own action. That is for
+    once, not for ever: after ``max_left_out`` of them in a row the rule's action is due.
+
     Raises:
         ValueError: If a setting is out of range.
     """
@@ -38,12 +47,22 @@ class NonFinite:
     WATCHES: ClassVar[tuple[type, ...]] = (Sample,)
     NUM_SAMPLES_NEEDED: ClassVar[int] = 1
 
+    reflex: bool = True
+    """Whether a host leaves an update out whose reduced gradient is not finite, before it
+    reaches the weights; only where the rule is enforced and that gradient is the same on
+    all ranks."""
+
+    max_left_out: int = 3
+    """Updates in a row that may be left out before the rule's own action, 0 to 1000."""
+
     recovery_steps: int = 5
     """Finite steps in a row that close an incident, in steps."""
 
     def __post_init__(self) -> None:
         if self.recovery_steps < 1:
             raise ValueError(f"recovery_steps must be at least 1, got {self.recovery_steps}.")
+        if not 0 <= self.max_left_out <= 1000:
+            raise ValueError(f"max_left_out must be 0 to 1000, got {self.max_left_out}.")
 
     def start(self) -> NonFiniteState:
         return NonFiniteState()
@@ -52,11 +71,19 @@ class NonFinite:
         bad = _non_finite(event)
         if not bad:
             return self._after_finite(state, event)
-        severity = _LOST if _LOSES_THE_STEP & set(bad) else _WARNED
-        after = NonFiniteState(severity=max(severity, state.severity))
+        num_left_out = state.num_left_out + 1 if event.is_update_left_out else 0
+        severity = self._severity(bad, num_left_out)
+        after = NonFiniteState(max(severity, state.severity), 0, num_left_out)
         if severity <= state.severity:
             return after, None
-        return after, _breach(event, bad, is_actionable=severity == _LOST)
+        return after, _breach(event, bad, severity, num_left_out)
+
+    def _severity(self, bad: tuple[str, ...], num_left_out: int) -> int:
+        if num_left_out > self.max_left_out or "parameters" in bad:
+            return _LOST
+        if not _LOSES_THE_STEP & set(bad):
+            return _WARNED
+        return _LEFT_OUT if num_left_out else _LOST
 
     def _after_finite(
         self, state: NonFiniteState, event: Sample
@@ -66,7 +93,7 @@ class NonFinite:
             return state, None
         num_finite = state.num_finite + 1
         if num_finite < self.recovery_steps:
-            return state._replace(num_finite=num_finite), None
+            return state._replace(num_finite=num_finite, num_left_out=0), None
         return NonFiniteState(), Breach(
             rule=self.RULE,
             status=Status.RECOVERED,
@@ -87,18 +114,26 @@ def _non_finite(sample: Sample) -> tuple[str, ...]:
         place = bad.index("gradient") if "gradient" in bad else len(bad)
         bad.insert(place, "loss")
     norm = sample.grad_norm
-    if "gradient" not in bad and norm is not None and not math.isfinite(norm):
+    is_bad = sample.is_update_left_out or (norm is not None and not math.isfinite(norm))
+    if "gradient" not in bad and is_bad:
         bad.append("gradient")
     return tuple(bad)
 
 
-def _breach(sample: Sample, bad: tuple[str, ...], *, is_actionable: bool) -> Breach:
+def _breach(sample: Sample, bad: tuple[str, ...], severity: int, num_left_out: int) -> Breach:
     batch = "" if sample.batch is None else f" (batch {sample.batch})"
     verb = "were" if bad[0] == "parameters" else "was"
     evidence: dict[str, Fact] = {"first": bad[0], "non_finite": list(bad), "batch": sample.batch}
+    left_out = ""
+    if num_left_out:
+        evidence["num_left_out"] = num_left_out
+        left_out = (
+            f" Its update was left out, number {num_left_out} in a row: the weights are as before."
+        )
     return Breach(
         rule=NonFinite.RULE,
-        is_actionable=is_actionable,
+        is_actionable=severity > _WARNED,
+        action=_SKIP if num_left_out and severity < _LOST else None,
         rank=sample.rank,
         step=sample.step,
         statistic=sample.loss if "loss" in bad else sample.grad_norm,
@@ -106,7 +141,7 @@ def _breach(sample: Sample, bad: tuple[str, ...], *, is_actionable: bool) -> Bre
         unit="loss" if "loss" in bad else "gradient norm",
         message=(
             f"On rank {sample.rank} the {bad[0]} {verb} not finite in step {sample.step}{batch}; "
-            f"not finite, in the order of computing: {', '.join(bad)}."
+            f"not finite, in the order of computing: {', '.join(bad)}.{left_out}"
         ),
         evidence=evidence,
     )

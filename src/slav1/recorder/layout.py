@@ -15,8 +15,8 @@ VERSION = 2
 
 
 class Word(IntEnum):
-    """Index of each 64-bit word. The trainer writes those under ``HOLD``, the monitor
-    ``HOLD`` and those after it."""
+    """Index of each 64-bit word. The trainer writes those under ``HOLD`` and from
+    ``NUM_EVALUATIONS`` on, the monitor those between."""
 
     MAGIC = 0
     VERSION = 1
@@ -41,6 +41,8 @@ class Word(IntEnum):
     """Monotonic nanoseconds at which it was carried out."""
     CARRIED_OUT_STEP = 14
     """Step at whose end it was carried out."""
+    NUM_SAVES = 15
+    """Checkpoints saved between steps."""
 
     HOLD = 16
     """Number of the decision being made; 0 if none."""
@@ -58,6 +60,16 @@ class Word(IntEnum):
     """Step at which that was found; -1 if it has none."""
     IO_PERCENT = 24
     """Share of its speed that a save in the background keeps, in percent; 0 is all of it."""
+    ALLOCATIONS_WANTED = 25
+    """Counts how often the monitor wanted to know which code allocates what is not given
+    back; times two, plus 1 for memory of the device."""
+
+    NUM_EVALUATIONS = 28
+    """Evaluations ended."""
+    NUM_EPOCHS = 29
+    """Epochs ended."""
+    DEVICE_MIB = 30
+    """Memory of this rank's device, in MiB; 0 if it has none or does not say."""
 
 
 NUM_WORDS = 32
@@ -75,6 +87,7 @@ INPUT_NON_FINITE = 8
 PARAMETERS_NON_FINITE = 16
 LOSS_NON_FINITE = 32
 GRADIENT_NON_FINITE = 64
+UPDATE_LEFT_OUT = 128
 
 
 def block_bytes(num_slots: int) -> int:

@@ -17,12 +17,16 @@ _NUM_PHASES = max(Phase) + 1
 _STEP, _PHASE, _CHANGED_NS = int(Word.STEP), int(Word.PHASE), int(Word.CHANGED_NS)
 _STARTED, _COMPLETED = int(Word.COLLECTIVES_STARTED), int(Word.COLLECTIVES_COMPLETED)
 _NUM_RECORDS, _NUM_BATCHES = int(Word.NUM_RECORDS), int(Word.NUM_BATCHES)
+_NUM_SAVES, _NUM_EVALUATIONS = int(Word.NUM_SAVES), int(Word.NUM_EVALUATIONS)
+_NUM_EPOCHS = int(Word.NUM_EPOCHS)
 _DATA, _FORWARD = int(Phase.DATA), int(Phase.FORWARD)
 _BACKWARD, _OPTIMIZER = int(Phase.BACKWARD), int(Phase.OPTIMIZER)
+_EVALUATION, _CHECKPOINT = int(Phase.EVALUATION), int(Phase.CHECKPOINT)
 _RECORD_BYTES = RECORD.size
 _PACK = RECORD.pack_into
 _NO_TIMES = (0,) * _NUM_PHASES
-_LOSS, _LOSS_AT = struct.Struct("=d"), 24
+_LOSS_AND_NORM, _LOSS_AT = struct.Struct("=dd"), 24
+_ZERO_SHARE, _ZERO_SHARE_AT = struct.Struct("=d"), RECORD.size - 24
 _FLAGS, _FLAGS_AT = struct.Struct("=q"), RECORD.size - 8
 
 
@@ -101,8 +105,21 @@ class Recorder:
         """Says that one more batch has begun."""
         self._words[_NUM_BATCHES] += 1
 
+    def count_epoch(self) -> None:
+        """Says that an epoch has ended."""
+        self._words[_NUM_EPOCHS] += 1
+
+    def has_device(self, total_mib: float) -> None:
+        """Says how much memory this rank's device has, in MiB."""
+        self._words[Word.DEVICE_MIB] = int(total_mib)
+
     def forget_times(self) -> None:
-        """Starts the step anew, as after an evaluation or a save between two steps."""
+        """Starts the step anew, as after an evaluation or a save between two steps; counts
+        them."""
+        if self._spent_ns[_CHECKPOINT]:
+            self._words[_NUM_SAVES] += 1
+        if self._spent_ns[_EVALUATION]:
+            self._words[_NUM_EVALUATIONS] += 1
         self._spent_ns = list(_NO_TIMES)
         self._sync_ns = 0
         self._step_start_ns = monotonic_ns()
@@ -176,17 +193,26 @@ class Recorder:
         fields = RECORD.unpack_from(self._records, number * _RECORD_BYTES)
         return sample_of(self._words[Word.RANK], fields)
 
-    def publish(self, number: int) -> None:
     def reader(self) -> RingReader:
         """Returns a reader of what is published, for a host that sums it up."""
         return RingReader(self._words, self._records)
 
+    def publish(self, number: int) -> None:
         """Shows the monitor the records up to ``number``."""
         self._words[_NUM_RECORDS] = number + 1
 
-    def add_loss(self, number: int, loss: float, flags: int) -> None:
-        """Puts a loss that came late into a record that is not yet published."""
+    def add_late(
+        self,
+        number: int,
+        *,
+        loss: float,
+        grad_norm: float = math.nan,
+        zero_share: float = math.nan,
+        flags: int,
+    ) -> None:
+        """Puts what came late from a device into a record that is not yet published."""
         start = number % self._num_slots * _RECORD_BYTES
-        _LOSS.pack_into(self._records, start + _LOSS_AT, loss)
+        _LOSS_AND_NORM.pack_into(self._records, start + _LOSS_AT, loss, grad_norm)
+        _ZERO_SHARE.pack_into(self._records, start + _ZERO_SHARE_AT, zero_share)
         flags |= _FLAGS.unpack_from(self._records, start + _FLAGS_AT)[0]
         _FLAGS.pack_into(self._records, start + _FLAGS_AT, flags)

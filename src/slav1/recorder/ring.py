@@ -77,6 +77,7 @@ def sample_of(rank: int, fields: tuple[float, ...]) -> Sample:
         batch=int(batch) if batch >= 0 else None,
         non_finite=tuple(name for flag, name in _NON_FINITE if flags & flag),
         is_warmup=bool(flags & layout.IS_WARMUP),
+        is_update_left_out=bool(flags & layout.UPDATE_LEFT_OUT),
     )
 
 

@@ -268,8 +268,8 @@ def test_growing_noise_is_only_logged():
 
 def test_gradient_norms_are_evidence_of_their_own():
     """
-    Norms twenty times the usual for two steps are a notice, although the loss is as ever;
-    one step of it is not, but one that is a hundred times the usual is.
+    Norms twenty times the usual for two steps ask for a snapshot, although the loss is as
+    ever; one step of it does not, but one that is a hundred times the usual does.
     """
     rng = random.Random(39)
     rounds = [
@@ -281,10 +281,58 @@ def test_gradient_norms_are_evidence_of_their_own():
     twice = [*once[:201], round_of(201, 2.0, grad_norm=4.0), *rounds[202:]]
 
     assert watch(LossVarianceSequential(), once) == []
-    assert brief(watch(LossVarianceSequential(), sure)) == [(200, "notice")]
-    (notice,) = watch(LossVarianceSequential(), twice)
-    assert (notice.step, notice.status) == (201, Status.NOTICE)
-    assert notice.statistic == pytest.approx(20, rel=0.2)
+    sure_found = watch(LossVarianceSequential(), sure)
+    assert brief(sure_found) == [(200, "breach"), (205, "recovered")]
+    found, _ = watch(LossVarianceSequential(), twice)
+    assert (found.step, found.action, found.is_actionable) == (201, "snapshot", True)
+    assert found.statistic == pytest.approx(20, rel=0.2)
+
+
+def densities(*, low_from: int = 1000, low: float = 0.5, num_low: int = 1000):
+    """Rounds of which each tenth knows how many elements of its gradient are zero."""
+    rng = random.Random(40)
+    rounds = []
+    for i in range(600):
+        is_low = low_from <= i < low_from + num_low
+        share = (low if is_low else 1.0) * 0.8 * (1 + 0.02 * rng.gauss(0, 1))
+        zero_share = 1 - share if i % 10 == 0 else None
+        rounds.append(round_of(i, 2.0 + SIGMA * rng.gauss(0, 1), zero_share=zero_share))
+    return rounds
+
+
+def test_a_gradient_that_thins_out_asks_for_clip_and_decay():
+    """
+    Two readings in a row with 40 % fewer elements that are not zero are a breach that asks for
+    clip_and_decay; one reading is not, nor is a fall by a quarter, nor ordinary noise.
+    """
+    found = watch(LossVarianceSequential(), densities(low_from=400))
+
+    assert [(f.step, f.action, f.is_actionable) for f in found if f.evidence["kind"] == "sparsity"]
+    assert (found[0].step, found[0].action) == (410, "clip_and_decay")
+    assert found[0].statistic == pytest.approx(0.5, rel=0.1)
+    assert watch(LossVarianceSequential(), densities()) == []
+    assert watch(LossVarianceSequential(), densities(low_from=400, num_low=10)) == []
+    assert watch(LossVarianceSequential(), densities(low_from=400, low=0.75)) == []
+
+
+def test_a_caution_does_not_hide_what_is_worse():
+    """
+    After a gradient norm has asked for a snapshot, a loss that jumps in the same episode still
+    asks for the rule's own action, and a thinned-out gradient for its own.
+    """
+    rounds = [round_of(i, 2.0 + 0.01 * (i % 7), grad_norm=0.2, zero_share=0.1) for i in range(300)]
+    for step in (300, 301):
+        rounds.append(round_of(step, 2.0, grad_norm=20.0, zero_share=0.1))
+    for step in (302, 303):
+        rounds.append(round_of(step, 2.0, grad_norm=20.0, zero_share=0.9))
+    rounds += [round_of(step, 9.0, grad_norm=20.0, zero_share=0.9) for step in (304, 305)]
+
+    found = watch(LossVarianceSequential(), rounds)
+
+    asked = [(f.step, f.action) for f in found if f.status is Status.BREACH]
+    assert asked == [(300, "snapshot"), (303, "clip_and_decay"), (304, None)]
+    quiet = LossVarianceSequential(grad_norm_action="log")
+    assert watch(quiet, rounds)[0].action == "log"
 
 
 def test_needs_no_gradient_norm():

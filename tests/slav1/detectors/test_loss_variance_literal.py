@@ -4,7 +4,7 @@ from itertools import islice
 from statistics import pvariance
 
 import pytest
-from _detector_tools import brief, losses, noise, watch, watch_from
+from _detector_tools import brief, losses, noise, round_of, watch, watch_from
 
 from slav1.detectors import LossVarianceLiteral
 from slav1.detectors.loss_variance_literal import Moments
@@ -79,6 +79,28 @@ def test_variance_and_history_are_exact():
     assert state.variances.num_seen == len(variances)
     assert state.variances.mean == pytest.approx(sum(variances) / len(variances), rel=1e-6)
     assert state.variances.deviation == pytest.approx(pvariance(variances) ** 0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("others", "action"),
+    [
+        ({"grad_norm": 0.9}, "snapshot"),
+        ({"grad_norm": 0.7, "zero_share": 0.6}, "clip_and_decay"),
+        ({"grad_norm": 0.7, "zero_share": 0.3}, None),
+    ],
+)
+def test_the_gradient_decides_what_is_done(others, action):
+    """
+    A breach with a norm at four times its mean asks for a snapshot, one with a gradient that
+    is 40 % thinner for clip_and_decay, and any other for the rule's own action.
+    """
+    usual = {"grad_norm": 0.2, "zero_share": 0.2}
+    rounds = [round_of(i, loss, **usual) for i, loss in enumerate(steady(600))]
+    rounds[400] = round_of(400, 12.0, **(usual | others))
+
+    begin, _ = watch(LossVarianceLiteral(), rounds)
+
+    assert (begin.step, begin.action) == (400, action)
 
 
 def test_moments_of_nothing():

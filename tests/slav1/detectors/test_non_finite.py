@@ -79,9 +79,43 @@ def test_unknown_values_close_nothing():
     assert brief(watch(NonFinite(), steps)) == [(0, "breach")]
 
 
+def test_an_update_that_was_left_out_needs_no_way_back():
+    """
+    Where the update was left out the breach asks to skip the batches; the rank whose loss was
+    finite only logs, and says that the update was left out.
+    """
+    (own,) = watch(NonFinite(), [sample(7, loss=math.nan, batch=7, is_update_left_out=True)])
+    (other,) = watch(NonFinite(), [sample(7, is_update_left_out=True)])
+
+    assert (own.action, own.is_actionable, own.evidence["num_left_out"]) == (
+        *("skip_batches", True, 1),
+    )
+    assert "rank 1" in own.message and "batch 7" in own.message
+    assert "the weights are as before" in own.message
+    assert (other.is_actionable, other.evidence["first"]) == (False, "gradient")
+
+
+def test_updates_are_not_left_out_for_ever():
+    """
+    One more update in a row than allowed asks for the rule's own action, whichever rank it is;
+    so do broken parameters at once, and a finite step between starts the count anew.
+    """
+    left_out = [sample(i, grad_norm=math.nan, is_update_left_out=True) for i in range(9)]
+    asked = [(b.step, b.action, b.is_actionable) for b in watch(NonFinite(), left_out)]
+    between = [*left_out[:3], sample(3), *left_out[4:7]]
+    broken = sample(0, non_finite=("parameters",), is_update_left_out=True)
+
+    assert asked == [(0, "skip_batches", False), (3, None, True)]
+    assert [b.step for b in watch(NonFinite(), between)] == [0]
+    assert [b.action for b in watch(NonFinite(), [broken])] == [None]
+    assert [b.step for b in watch(NonFinite(max_left_out=0), left_out)] == [0]
+
+
 def test_refuses_an_impossible_setting():
     """
     An incident must take at least one finite step to close.
     """
     with pytest.raises(ValueError, match="recovery_steps must be at least 1, got 0"):
         NonFinite(recovery_steps=0)
+    with pytest.raises(ValueError, match="max_left_out must be 0 to 1000, got -1"):
+        NonFinite(max_left_out=-1)

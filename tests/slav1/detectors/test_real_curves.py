@@ -89,14 +89,14 @@ def test_spike_that_heals():
 
 def test_spike_with_its_gradient_norms():
     """
-    The gradient norm warns from 31217 on, two steps before the loss breaches, and the
+    The gradient norm asks for a snapshot at 31217, two steps before the loss breaches, and the
     recovery is seen at the first sample that is normal again.
     """
     rows = with_history(read_series(CURVES / "bloom_176b_spike_excerpt.csv"))
 
     assert told(rows) == [
         (31216, "notice", "outlier"),
-        (31217, "notice", "grad_norm"),
+        (31217, "breach", "grad_norm"),
         (31219, "breach", "jump"),
         (31250, "recovered", "recovery"),
     ]

@@ -109,7 +109,7 @@ def test_a_late_loss_is_shown_with_its_own_step(block):
     number = recorder.end_step(0, flags=layout.IS_WARMUP)
     recorder.end_step(1)
     before = list(reader.new_samples())
-    recorder.add_loss(number, 2.5, layout.HAS_LOSS)
+    recorder.add_late(number, loss=2.5, flags=layout.HAS_LOSS)
     recorder.publish(number)
     (sample,) = reader.new_samples()
 

@@ -73,7 +73,7 @@ def test_record_that_is_not_shown_is_not_read(block):
     recorder, reader = Recorder(block), reader_of(block)
     number = recorder.end_step(0)
     assert list(reader.new_samples()) == []
-    recorder.add_loss(number, 2.5, layout.HAS_LOSS)
+    recorder.add_late(number, loss=2.5, flags=layout.HAS_LOSS)
     recorder.publish(number)
     (sample,) = reader.new_samples()
 

@@ -1,0 +1,8 @@
+"""The reduced gradient of each step: read, left out, clipped, before the update uses it.
+
+Imports torch, so nothing that the monitor imports may import this package.
+"""
+
+from slav1.gradients.watch import GradientWatch
+
+__all__ = ["GradientWatch"]

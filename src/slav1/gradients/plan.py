@@ -1,0 +1,115 @@
+"""Which gradients are looked at, and how often, so that looking costs next to nothing."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from weakref import ref
+
+import torch
+from torch import Tensor
+from torch.optim import LBFGS, Optimizer
+
+BUDGET_US = 30.0
+"""What reading norms may cost on processors, in microseconds a step."""
+
+# What a norm was measured to cost on a processor: a call, a tensor, an element.
+_CALL_US, _TENSOR_US, _ELEMENT_US = 10.0, 2.0, 1 / 2000
+# Gradients that are looked at for NaN in a step in which not all are, and their size.
+_NUM_PROBES = 6
+_PROBE_ELEMENTS = 16384
+# Gradients of which zeros are counted: elements on processors and on devices.
+_NUM_COUNTED = 32
+_COUNTED_ELEMENTS = {"cpu": 1 << 17, "cuda": 1 << 28}
+
+
+class Plan(NamedTuple):
+    """What is looked at of one optimizer's gradients. The same on all ranks of a run, since
+    it follows from the shapes alone."""
+
+    optimizer: "ref[Any]"
+    parameters: list[Tensor]
+    num_given: int
+    """Parameters that the optimizer has, with or without gradients."""
+    is_on_host: bool
+    every: int
+    """Steps between two readings of the norm; 1 for each step."""
+    probes: list[Tensor]
+    """Parameters whose gradients are looked at in every step."""
+    counted: list[Tensor]
+    """Parameters of whose gradients the zeros are counted."""
+    is_fused: bool
+    """Whether the update itself can be told on the device to do nothing."""
+
+
+def plan_for(optimizer: Any, *, norm_every: int) -> Plan | str:
+    """Plans what is looked at, when the first gradients are there.
+
+    Args:
+        optimizer: About to make a step.
+        norm_every: Steps between two norms; 0 chooses.
+
+    Returns:
+        The plan; or why these gradients can't be read, as the end of a sentence.
+    """
+    if not isinstance(optimizer, Optimizer):
+        return "the optimizer is none of torch's"
+    if isinstance(optimizer, LBFGS):
+        return "LBFGS asks for several gradients a step"
+    given = [one for group in optimizer.param_groups for one in group["params"]]
+    parameters = [one for one in given if one.grad is not None]
+    gradients = [one.grad for one in parameters]
+    if any(hasattr(gradient, "to_local") for gradient in gradients):
+        return "they are spread over ranks"
+    if any(gradient.layout is not torch.strided for gradient in gradients):
+        return "some are sparse"
+    devices = {gradient.device for gradient in gradients}
+    if len(devices) > 1 or any(device.type not in _COUNTED_ELEMENTS for device in devices):
+        return f"they lie on {', '.join(sorted(map(str, devices)))}"
+    kind = next(iter(devices)).type if devices else "cpu"
+    every = norm_every or (_affordable(parameters) if kind == "cpu" else 1)
+    return Plan(
+        optimizer=ref(optimizer),
+        parameters=parameters,
+        num_given=num_given(optimizer),
+        is_on_host=kind == "cpu",
+        every=every,
+        probes=_probes(parameters),
+        counted=_counted(parameters, _COUNTED_ELEMENTS[kind]),
+        is_fused=all(group.get("fused") for group in optimizer.param_groups),
+    )
+
+
+def num_given(optimizer: Any) -> int:
+    """Parameters that an optimizer has now."""
+    return sum([len(group["params"]) for group in optimizer.param_groups])
+
+
+def _affordable(parameters: Sequence[Tensor]) -> int:
+    num_elements = sum(parameter.numel() for parameter in parameters)
+    cost_us = _CALL_US + _TENSOR_US * len(parameters) + _ELEMENT_US * num_elements
+    return math.ceil(cost_us / BUDGET_US)
+
+
+def _probes(parameters: list[Tensor]) -> list[Tensor]:
+    """A few small ones, spread over the model, its two ends among them."""
+    small = [one for one in parameters if one.numel() <= _PROBE_ELEMENTS]
+    if not small:
+        return sorted(parameters, key=lambda one: one.numel())[:1]
+    return _spread(small, _NUM_PROBES)
+
+
+def _counted(parameters: list[Tensor], num_elements: int) -> list[Tensor]:
+    """Some of them, spread over the model, as many as there is room for."""
+    chosen, left = [], num_elements
+    for parameter in _spread(parameters, _NUM_COUNTED):
+        if parameter.numel() <= left:
+            chosen.append(parameter)
+            left -= parameter.numel()
+    return chosen
+
+
+def _spread(parameters: list[Tensor], num: int) -> list[Tensor]:
+    if len(parameters) <= num:
+        return parameters
+    last = len(parameters) - 1
+    return [parameters[round(i * last / (num - 1))] for i in range(num)]

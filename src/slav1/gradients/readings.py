@@ -1,0 +1,65 @@
+"""What is read from gradients, and how they are set to zero, on the device they lie on."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_HALVES = frozenset({torch.float16, torch.bfloat16})
+_BITS = {
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+}
+
+
+def total_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """The L2 norm of all gradients together.
+
+    Args:
+        gradients: At least one; dense, floating point, on one device.
+
+    Returns:
+        Shape ``()``, on their device; float32 for half precision, whose own range a norm
+        easily leaves.
+    """
+    if any(gradient.dtype in _HALVES for gradient in gradients):
+        norms = torch._foreach_norm(gradients, 2.0, torch.float32)  # noqa: SLF001 - clip_grad_norm_ uses it too
+    else:
+        norms = torch._foreach_norm(gradients, 2.0)  # noqa: SLF001 - the same
+    # One number per tensor, of which there are few dtypes at most.
+    return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].dtype) for norm in norms]))
+
+
+def zero_share(gradients: Sequence[Tensor]) -> Tensor:
+    """Share of the elements that are exactly 0, from 0 to 1; shape ``()``, float32.
+
+    Args:
+        gradients: At least one; dense, on one device.
+    """
+    num_elements = sum(gradient.numel() for gradient in gradients)
+    counts = [torch.count_nonzero(gradient) for gradient in gradients]
+    return 1.0 - torch.stack(counts).sum().to(torch.float32) / max(1, num_elements)
+
+
+def keep_or_zero(gradients: Sequence[Tensor], is_bad: Tensor) -> None:
+    """Sets all gradients to 0 on their device if a flag there is set, without looking at it.
+
+    Works on the bits, as integers: NaN times 0 would be NaN again.
+
+    Args:
+        gradients: Dense, floating point, on one device; changed in place.
+        is_bad: Shape ``()``, on the same device; 1.0 or 0.0.
+    """
+    by_bits: dict[torch.dtype, list[Tensor]] = {}
+    for gradient in gradients:
+        bits = _BITS[gradient.dtype]
+        by_bits.setdefault(bits, []).append(gradient.view(bits))
+    for bits, views in by_bits.items():
+        torch._foreach_mul_(views, (1 - is_bad).to(bits))  # noqa: SLF001 - one launch for all of them
+
+
+def can_be_zeroed(gradients: Sequence[Tensor]) -> bool:
+    """Whether :func:`keep_or_zero` knows the types of all gradients."""
+    return all(gradient.dtype in _BITS for gradient in gradients)

@@ -1,0 +1,304 @@
+"""Looks at the reduced gradient of each step before the update uses it."""
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slav1.contract.settings import GradientSettings
+from slav1.gradients.clipping import ClipStats, adapted, on_device_of, to_plain
+from slav1.gradients.plan import Plan, num_given, plan_for
+from slav1.gradients.readings import can_be_zeroed, keep_or_zero, total_norm, zero_share
+from slav1.gradients.restraint import DecayedRates, Restraint
+from slav1.torch_signals import NOTHING_READ, Readings
+
+REMEMBERED_NORMS = 128
+"""Norms that the usual one is taken from, in readings."""
+
+LEARNED_NORMS = 16
+"""Fewer of them say nothing about what is usual."""
+
+
+class GradientWatch:
+    """Reads gradients, leaves bad updates out, clips. One for a training; no rank is asked.
+
+    Everything here follows from the reduced gradient, which all replicas hold alike, so all
+    do the same. On a device nothing is waited for: numbers stay there and are read later.
+    """
+
+    def __init__(
+        self, settings: GradientSettings, *, has_reflex: bool, tell: Callable[[str], None]
+    ) -> None:
+        """Starts before the first step.
+
+        Args:
+            settings: The contract's.
+            has_reflex: Whether an update whose gradient is not finite is left out.
+            tell: Takes a sentence for people.
+        """
+        self._settings = settings
+        self._has_reflex = has_reflex
+        self._tell = tell
+        self._plans: dict[int, Plan | None] = {}
+        self._said: set[str] = set()
+        self._num_steps = 0
+        self._parts: list[Readings] = []
+        self._norms: deque[float] = deque(maxlen=REMEMBERED_NORMS)
+        self._stats = ClipStats()
+        self._restraint = Restraint()
+        self._rates = DecayedRates()
+        self._told_to_skip: list[Any] = []
+
+    def before_update(
+        self,
+        optimizer: Any,
+        *,
+        are_whole: bool,
+        known_norm: Tensor | float | None = None,
+        is_scaled: bool = False,
+    ) -> None:
+        """An optimizer is about to update with the gradients that are there.
+
+        Args:
+            optimizer: The one of torch, with its parameters.
+            are_whole: Whether each rank holds the whole reduced gradient.
+            known_norm: The norm, where the host has computed it.
+            is_scaled: Whether a gradient scaler is at work.
+        """
+        if self._restraint.num_steps_left:
+            self._rates.cover(optimizer, is_in_step=not is_scaled)
+        if not self._is_wanted:
+            return
+        plan = self._plan(optimizer, are_whole=are_whole)
+        if plan is None:
+            if known_norm is not None:
+                norm = _on_host_if_cheap(known_norm)
+                self._parts.append(Readings(norm, is_scaled=is_scaled))
+            return
+        try:
+            self._parts.append(self._look(plan, known_norm, is_scaled=is_scaled))
+        except RuntimeError as error:
+            self._plans[id(optimizer)] = None
+            self._say(f"Gradients are not looked at any more: {error}")
+
+    def take(self) -> Readings:
+        """The step is over; returns what was read of its gradients."""
+        self._num_steps += 1
+        if self._restraint.num_steps_left:
+            self._count_down()
+        parts, self._parts = self._parts, []
+        if len(parts) <= 1:
+            return parts[0] if parts else NOTHING_READ
+        return _joined(parts)
+
+    def heard(self, norm: float) -> None:
+        """A norm has arrived on the host."""
+        if math.isfinite(norm):
+            self._norms.append(norm)
+
+    @property
+    def usual_norm(self) -> float:
+        """Median of the last norms; 0 if there are too few."""
+        return median(self._norms) if len(self._norms) >= LEARNED_NORMS else 0.0
+
+    def restrain(self, usual_norm: float, optimizers: list[Any]) -> str:
+        """Clips gradients and lowers learning rates for some steps.
+
+        Args:
+            usual_norm: What to clip to, the same on all ranks; 0 for no clipping.
+            optimizers: All of the training.
+
+        Returns:
+            What is done, as a sentence for people.
+        """
+        settings = self._settings
+        factor = max(settings.min_decay, self._rates.factor * settings.decay)
+        self._restraint = Restraint(settings.decay_steps, usual_norm, factor)
+        self._rates.factor = factor
+        if not all([self._rates.cover(optimizer) for optimizer in optimizers]):
+            self._say("Some optimizers are none of torch's: their learning rates stay.")
+        clipped = (
+            f"Gradients are clipped to a norm of {usual_norm:.4g}"
+            if usual_norm
+            else "No usual gradient norm is known, so nothing is clipped"
+        )
+        return (
+            f"{clipped}, and learning rates are multiplied by {factor:g}, for the next "
+            f"{settings.decay_steps} steps."
+        )
+
+    def state(self) -> dict[str, Any]:
+        """What belongs into a checkpoint, as plain values. Waits for a device."""
+        return {
+            "norms": list(self._norms),
+            "clip": to_plain(self._stats),
+            "restraint": list(self._restraint),
+        }
+
+    def load(self, state: Mapping[str, Any] | None) -> None:
+        """Goes on from :meth:`state`; None starts afresh."""
+        state = state or {}
+        self._norms = deque(state.get("norms", ()), maxlen=REMEMBERED_NORMS)
+        self._stats = ClipStats(*state.get("clip", ()))
+        left, max_norm, factor = state.get("restraint", Restraint())
+        self._restraint = Restraint(int(left), max_norm, factor)
+        self._rates.remove()
+        self._rates.factor = factor
+
+    def close(self) -> None:
+        """Takes everything back that hangs on optimizers."""
+        self._rates.remove()
+        for optimizer in self._told_to_skip:
+            vars(optimizer).pop("found_inf", None)
+        self._told_to_skip.clear()
+        self._plans.clear()
+
+    @property
+    def _is_wanted(self) -> bool:
+        settings = self._settings
+        is_adaptive = settings.clip == "adaptive"
+        return settings.norm or self._has_reflex or is_adaptive or bool(settings.zero_share_every)
+
+    def _plan(self, optimizer: Any, *, are_whole: bool) -> Plan | None:
+        number = id(optimizer)
+        if number in self._plans:
+            plan = self._plans[number]
+            if plan is None:
+                return None
+            if plan.optimizer() is optimizer and plan.num_given == num_given(optimizer):
+                return plan
+        made = (
+            plan_for(optimizer, norm_every=self._settings.norm_every)
+            if are_whole
+            else "they are spread over ranks, and one would have to ask them in each step"
+        )
+        if isinstance(made, str):
+            self._say(f"Gradients are not looked at, because {made}.")
+            self._plans[number] = None
+            return None
+        # Gradients may be missing at first, as of what is frozen for some epochs.
+        if made.parameters:
+            self._plans[number] = made
+        return made
+
+    def _look(self, plan: Plan, known_norm: Any, *, is_scaled: bool) -> Readings:
+        settings, step = self._settings, self._num_steps
+        has_reflex = self._has_reflex and not is_scaled
+        max_norm = self._restraint.max_norm if self._restraint.num_steps_left else 0.0
+        is_clipping = settings.clip == "adaptive" or max_norm > 0.0
+        is_due = settings.norm and step % plan.every == 0
+        is_needed = is_clipping or (has_reflex and not plan.is_on_host)
+        norm, is_unknown = known_norm, known_norm is None
+        gradients = _gradients(plan.parameters) if is_needed or (is_due and is_unknown) else []
+        if is_unknown and gradients:
+            norm = total_norm(gradients)
+        share = None
+        if settings.zero_share_every and step % settings.zero_share_every == 0:
+            counted = _gradients(plan.counted)
+            share = zero_share(counted) if counted else None
+        norm, share = _on_host_if_cheap(norm), _on_host_if_cheap(share)
+        if is_clipping and norm is not None:
+            self._shorten(gradients, norm, max_norm)
+        is_left_out: Tensor | bool = False
+        if has_reflex:
+            is_left_out = self._leave_out(plan, gradients, norm)
+            if is_left_out is True:
+                norm = math.nan if norm is None else norm
+        return Readings(norm, share, is_left_out, is_scaled)
+
+    def _shorten(self, gradients: list[Tensor], norm: Any, max_norm: float) -> None:
+        """Multiplies the gradients with whatever clipping asks for."""
+        factor: Any = None
+        if self._settings.clip == "adaptive":
+            if isinstance(norm, Tensor):
+                self._stats = on_device_of(self._stats, norm)
+            self._stats, factor = adapted(
+                self._stats,
+                norm,
+                limit_sigmas=self._settings.clip_sigmas,
+                memory=self._settings.clip_memory,
+            )
+        if max_norm > 0.0:
+            limit = max_norm / (norm + 1e-6)
+            own = limit.clamp(max=1.0) if isinstance(limit, Tensor) else min(1.0, limit)
+            factor = own if factor is None else _smaller(factor, own)
+        if isinstance(factor, Tensor) or (factor < 1.0 and math.isfinite(factor)):
+            torch._foreach_mul_(gradients, factor)  # noqa: SLF001 - clip_grad_norm_ uses it too
+
+    def _leave_out(self, plan: Plan, gradients: list[Tensor], norm: Any) -> Tensor | bool:
+        """Sees to it that a gradient that is not finite changes nothing."""
+        if plan.is_on_host:
+            if norm is None:
+                norm = sum([one.item() for one in _norms_of(plan.probes)])
+            if math.isfinite(norm):
+                return False
+            for parameter in plan.parameters:
+                parameter.grad = None
+            return True
+        if not isinstance(norm, Tensor):
+            return False
+        is_bad = torch.logical_not(torch.isfinite(norm)).to(torch.float32)
+        optimizer = plan.optimizer()
+        if plan.is_fused and optimizer is not None:
+            if optimizer not in self._told_to_skip:
+                self._told_to_skip.append(optimizer)
+            optimizer.found_inf = is_bad
+        elif can_be_zeroed(gradients):
+            keep_or_zero(gradients, is_bad)
+        else:
+            return False
+        return is_bad
+
+    def _count_down(self) -> None:
+        left = self._restraint.num_steps_left - 1
+        self._restraint = self._restraint._replace(num_steps_left=left)
+        if not left:
+            self._rates.remove()
+            self._rates.factor = 1.0
+            self._tell("Learning rates and gradients are as they were before clip_and_decay.")
+
+    def _say(self, message: str) -> None:
+        if message not in self._said:
+            self._said.add(message)
+            self._tell(message)
+
+
+def _on_host_if_cheap(value: Any) -> Any:
+    return value.item() if isinstance(value, Tensor) and value.device.type == "cpu" else value
+
+
+def _smaller(one: Any, other: Any) -> Any:
+    return torch.minimum(one, other) if isinstance(one, Tensor) else min(one, other)
+
+
+def _gradients(parameters: list[Tensor]) -> list[Tensor]:
+    return [gradient for one in parameters if (gradient := one.grad) is not None]
+
+
+def _norms_of(parameters: list[Tensor]) -> list[Tensor]:
+    gradients = _gradients(parameters)
+    return list(torch._foreach_norm(gradients)) if gradients else []  # noqa: SLF001 - as above
+
+
+def _joined(parts: list[Readings]) -> Readings:
+    """What several optimizers of one step come to."""
+    norms = [part.norm for part in parts if part.norm is not None]
+    shares = [part.zero_share for part in parts if part.zero_share is not None]
+    left_out = [part.is_left_out for part in parts if part.is_left_out is not False]
+    return Readings(
+        norm=sum(norm * norm for norm in norms) ** 0.5 if norms else None,
+        zero_share=sum(shares) / len(shares) if shares else None,
+        is_left_out=_any(left_out),
+        is_scaled=any(part.is_scaled for part in parts),
+    )
+
+
+def _any(flags: list[Tensor | bool]) -> Tensor | bool:
+    tensors = [flag for flag in flags if isinstance(flag, Tensor)]
+    if any(flag is True for flag in flags) or not tensors:
+        return bool(flags)
+    return torch.stack(tensors).amax()

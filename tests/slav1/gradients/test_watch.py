@@ -1,0 +1,332 @@
+"""Reading gradients, leaving bad updates out, clipping and decaying, on processors."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch.optim.lr_scheduler import ExponentialLR, OneCycleLR
+
+from slav1.contract.settings import GradientSettings
+from slav1.gradients import GradientWatch
+from slav1.torch_signals import NOTHING_READ
+
+
+class Toy:
+    """A small model with its optimizer, its watch and what the watch said."""
+
+    def __init__(
+        self, *sizes: int, has_reflex: bool = True, optimizer: Any = None, **settings: Any
+    ) -> None:
+        torch.manual_seed(3)
+        sizes = sizes or (4, 3, 5)
+        self.parameters = [torch.nn.Parameter(torch.randn(size)) for size in sizes]
+        make = optimizer or (lambda parameters: torch.optim.AdamW(parameters, lr=0.1))
+        self.optimizer = make(self.parameters)
+        self.said: list[str] = []
+        self.settings = GradientSettings(**settings)
+        self.watch = GradientWatch(self.settings, has_reflex=has_reflex, tell=self.said.append)
+
+    def step(self, scale: float = 1.0, **options: Any) -> Any:
+        """One step with gradients of that size; returns what was read of it."""
+        for parameter in self.parameters:
+            parameter.grad = torch.full_like(parameter, scale)
+        self.watch.before_update(self.optimizer, are_whole=True, **options)
+        self.optimizer.step()
+        readings = self.watch.take()
+        if readings.norm is not None:
+            self.watch.heard(readings.norm)
+        return readings
+
+    def values(self) -> list[torch.Tensor]:
+        return [parameter.detach().clone() for parameter in self.parameters]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two nested states hold the same bits."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[k], other[k]) for k in one)
+    if isinstance(one, list):
+        return all(map(same, one, other))
+    return bool(one == other)
+
+
+def test_reads_the_norm_of_all_gradients_together() -> None:
+    """
+    The norm is that of clip_grad_norm_, read before any clipping, also of half precision whose
+    own range it leaves; every tenth step tells how many elements are zero.
+    """
+    toy = Toy()
+    first = toy.step(2.0)
+    expected = torch.nn.utils.clip_grad_norm_(toy.parameters, 1e9).item()
+    toy.parameters[0].grad = torch.zeros(4)
+
+    assert first.norm == pytest.approx(expected)
+    assert first.zero_share == 0.0
+    assert [toy.step().zero_share for _ in range(10)] == [None] * 9 + [0.0]
+
+    half = Toy()
+    half.parameters[:] = [torch.nn.Parameter(torch.ones(9, dtype=torch.float16))]
+    half.optimizer = torch.optim.SGD(half.parameters, lr=0.0)
+    assert half.step(60000.0).norm == pytest.approx(180000.0)
+
+
+def test_counts_zeros() -> None:
+    """
+    Half of the elements zero is a share of a half.
+    """
+    toy = Toy(8, 8)
+    toy.parameters[0].grad, toy.parameters[1].grad = torch.zeros(8), torch.ones(8)
+
+    toy.watch.before_update(toy.optimizer, are_whole=True)
+
+    assert toy.watch.take().zero_share == 0.5
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["AdamW", "SGD", "Adagrad"])
+def test_an_update_that_is_left_out_changes_nothing(name: str, bad: float) -> None:
+    """
+    Neither parameters nor any state of the optimizer change, not by a bit, and the step after
+    it goes on as if it had never been.
+    """
+
+    def make(parameters: Any) -> Any:
+        momentum = {"momentum": 0.9} if name == "SGD" else {}
+        return getattr(torch.optim, name)(parameters, lr=0.1, **momentum)
+
+    toy, unbroken = Toy(optimizer=make), Toy(optimizer=make)
+    for each in (toy, unbroken):
+        each.step(1.0)
+    before = toy.values(), copy.deepcopy(toy.optimizer.state_dict())
+
+    readings = toy.step(bad)
+
+    assert readings.is_left_out is True
+    assert not math.isfinite(readings.norm)
+    assert same(before[0], toy.values())
+    assert same(before[1], toy.optimizer.state_dict())
+    for each in (toy, unbroken):
+        assert each.step(0.5).is_left_out is False
+    assert same(toy.values(), unbroken.values())
+
+
+def test_one_bad_element_is_seen() -> None:
+    """
+    A single NaN anywhere is enough.
+    """
+    toy = Toy()
+    for parameter in toy.parameters:
+        parameter.grad = torch.ones_like(parameter)
+    toy.parameters[1].grad[2] = math.nan
+
+    toy.watch.before_update(toy.optimizer, are_whole=True)
+
+    assert toy.watch.take().is_left_out is True
+
+
+@pytest.mark.parametrize("options", [{"is_scaled": True}, {}], ids=["scaler", "off"])
+def test_leaves_alone_what_a_scaler_skips_or_the_user_wants(options: dict[str, bool]) -> None:
+    """
+    With a gradient scaler at work, or without the reflex, no gradient is touched.
+    """
+    toy = Toy(has_reflex=bool(options))
+
+    readings = toy.step(math.nan, **options)
+
+    assert readings.is_left_out is False
+    assert readings.is_scaled is bool(options)
+    assert all(parameter.grad is not None for parameter in toy.parameters)
+
+
+def test_a_large_model_is_looked_at_in_part() -> None:
+    """
+    Of 300 parameters the norm is read in some steps only, in the same ones on every rank; in
+    each step a NaN in the first and the last of them is seen all the same.
+    """
+    sizes = [64] * 300
+    one, other = Toy(*sizes), Toy(*sizes)
+    read = [(one.step().norm is not None, other.step().norm is not None) for _ in range(60)]
+
+    assert all(here == there for here, there in read)
+    assert 2 <= sum(here for here, _ in read) <= 6
+    assert one.step(math.nan).is_left_out is True
+    each = Toy(*sizes, norm_every=1)
+    assert all(each.step().norm is not None for _ in range(5))
+
+
+@pytest.mark.parametrize("way", ["sparse", "spread", "stranger"])
+def test_what_can_t_be_read_is_said_once(way: str) -> None:
+    """
+    Sparse and spread gradients and optimizers of others are left alone; a norm that the host
+    knows is taken.
+    """
+    toy = Toy()
+    for parameter in toy.parameters:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer: Any = object() if way == "stranger" else toy.optimizer
+    if way == "sparse":
+        toy.parameters[0].grad = torch.ones(4).to_sparse()
+
+    for _ in range(3):
+        toy.watch.before_update(optimizer, are_whole=way != "spread", known_norm=torch.tensor(7.0))
+
+    assert len(toy.said) == 1
+    assert "not looked at" in toy.said[0]
+    assert toy.watch.take().norm == pytest.approx(7.0 * 3**0.5)
+    assert toy.watch.take() == NOTHING_READ
+
+
+def test_several_optimizers_make_one_norm() -> None:
+    """
+    The norms of the optimizers of one step are put together.
+    """
+    toy = Toy(9, 16, optimizer=lambda p: torch.optim.SGD(p[:1], lr=0.0))
+    other = torch.optim.SGD(toy.parameters[1:], lr=0.0)
+    for parameter in toy.parameters:
+        parameter.grad = torch.ones_like(parameter)
+
+    toy.watch.before_update(toy.optimizer, are_whole=True)
+    toy.watch.before_update(other, are_whole=True)
+
+    assert toy.watch.take().norm == pytest.approx(5.0)
+
+
+SCHEDULES = {
+    "exponential": lambda optimizer: ExponentialLR(optimizer, 0.9),
+    "one_cycle": lambda optimizer: OneCycleLR(optimizer, 0.5, total_steps=40),
+}
+
+
+@pytest.mark.parametrize("rate", [0.1, torch.tensor(0.1)], ids=["number", "tensor"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_decayed_rate_leaves_schedules_alone(schedule: str, rate: Any) -> None:
+    """
+    While it lasts each update sees half the rate of its schedule; the schedule, and whoever
+    looks between two steps, sees its own, and afterwards all is as if nothing had been.
+    """
+
+    def run(*, is_restrained: bool) -> tuple[list[float], list[float], Toy]:
+        def make(parameters: Any) -> Any:
+            given = rate.clone() if isinstance(rate, torch.Tensor) else rate
+            return torch.optim.SGD(parameters, lr=given)
+
+        toy = Toy(optimizer=make, decay_steps=5)
+        scheduler = SCHEDULES[schedule](toy.optimizer)
+        group = toy.optimizer.param_groups[0]
+        between, used = [], []
+        for number in range(12):
+            if number == 3 and is_restrained:
+                toy.watch.restrain(0.0, [toy.optimizer])
+            before = toy.parameters[0][0].item()
+            toy.step(1.0)
+            used.append(before - toy.parameters[0][0].item())
+            scheduler.step()
+            between.append(float(group["lr"]))
+        return between, used, toy
+
+    between, used, _ = run(is_restrained=False)
+    seen, decayed, toy = run(is_restrained=True)
+
+    assert seen == pytest.approx(between)
+    halves = [0.5 if 3 <= number < 8 else 1.0 for number in range(12)]
+    assert decayed == pytest.approx([u * h for u, h in zip(used, halves, strict=True)], rel=1e-3)
+    assert toy.said == ["Learning rates and gradients are as they were before clip_and_decay."]
+
+
+def test_clips_to_the_usual_norm_while_restrained() -> None:
+    """
+    After an order a gradient ten times the usual is shortened to it, and one below it is not.
+    """
+    toy = Toy(16, decay_steps=3, optimizer=lambda p: torch.optim.SGD(p, lr=0.0))
+    for _ in range(20):
+        toy.step(1.0)
+    usual = toy.watch.usual_norm
+
+    said = toy.watch.restrain(usual, [toy.optimizer])
+
+    def clipped(scale: float) -> float:
+        readings = toy.step(scale)
+        assert readings.norm == pytest.approx(4.0 * scale)
+        return float(toy.parameters[0].grad.norm())
+
+    assert usual == pytest.approx(4.0)
+    assert "clipped to a norm of 4" in said and "0.5" in said
+    assert [clipped(10.0), clipped(0.5), clipped(10.0), clipped(10.0)] == pytest.approx(
+        [4.0, 2.0, 4.0, 40.0], rel=1e-4
+    )
+
+
+def test_orders_add_up_to_a_floor() -> None:
+    """
+    Repeated decays multiply, but never below the least.
+    """
+    toy = Toy(decay=0.5, min_decay=0.2)
+
+    said = [toy.watch.restrain(0.0, [toy.optimizer]) for _ in range(3)]
+
+    assert ["0.5" in said[0], "0.25" in said[1], "0.2," in said[2]] == [True] * 3
+
+
+def test_a_resumed_training_goes_on_as_restrained_as_it_was() -> None:
+    """
+    Norms, what is learned for clipping, and an order with its steps left survive a checkpoint:
+    the resumed training makes the very updates of the unbroken one.
+    """
+    settings = {"clip": "adaptive", "decay_steps": 8}
+    sizes = [1.0 + 0.1 * math.sin(n) for n in range(40)] + [9.0] * 12
+
+    def run(stop_at: int | None) -> list[torch.Tensor]:
+        toy = Toy(**settings)
+        for number, size in enumerate(sizes):
+            if number == 40:
+                toy.watch.restrain(toy.watch.usual_norm, [toy.optimizer])
+            if number == stop_at:
+                state = torch.load(saved(toy.watch.state()), weights_only=True)
+                resumed = Toy(**settings)
+                for here, there in zip(resumed.parameters, toy.parameters, strict=True):
+                    here.data.copy_(there)
+                resumed.optimizer.load_state_dict(toy.optimizer.state_dict())
+                resumed.watch.load(state)
+                toy = resumed
+            toy.step(size)
+        return toy.values()
+
+    assert same(run(None), run(43))
+    assert same(run(None), run(30))
+
+
+def saved(state: Any) -> Any:
+    import io
+
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return file
+
+
+def test_adaptive_clipping_shortens_spikes_only() -> None:
+    """
+    A norm far above the recent ones is shortened to near them, the further the nearer; ordinary
+    ones are not touched, and what is learned does not run away with a spike.
+    """
+    toy = Toy(16, clip="adaptive", optimizer=lambda p: torch.optim.SGD(p, lr=0.0))
+    generator = torch.Generator().manual_seed(1)
+    scales = (1.0 + 0.1 * torch.randn(200, generator=generator)).tolist()
+
+    def clipped(scale: float) -> float:
+        norm = toy.step(scale).norm
+        return float(toy.parameters[0].grad.norm()) / norm
+
+    shares = [clipped(scale) for scale in scales]
+    spike, again = clipped(50.0), clipped(50.0)
+    after = clipped(1.0)
+
+    assert sum(share < 0.999 for share in shares) < 10
+    assert min(shares) > 0.8
+    assert 0.015 < spike < 0.03
+    assert again == pytest.approx(spike, rel=0.5)
+    assert after == pytest.approx(1.0)
