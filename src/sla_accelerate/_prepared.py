@@ -7,6 +7,7 @@ from weakref import WeakSet, ref
 from torch import nn
 from torch.optim import Optimizer
 
+from slav1.replicas import Found, find_copies
 from slav1.torch_signals import OwnWorkEnd
 
 
@@ -35,6 +36,7 @@ class Prepared:
         self._models: list[ref[nn.Module]] = []
         self._syncing: list[ref[Any]] = []
         self._optimizers: WeakSet[Optimizer] = WeakSet()
+        self._order: list[ref[Optimizer]] = []
         self._own_work: list[OwnWorkEnd] = []
         self._hooks: list[Any] = []
 
@@ -100,6 +102,16 @@ class Prepared:
             if model is not None:
                 yield from model.parameters()
 
+    def copies(self) -> Found:
+        """What of all this other ranks hold as well."""
+        models = [model for reference in self._models if (model := reference()) is not None]
+        return find_copies(models, self._optimizers_in_order())
+
+    def _optimizers_in_order(self) -> list[Optimizer]:
+        """Optimizers by the order of preparing, which is that of all ranks."""
+        order = [one for reference in self._order if (one := reference()) is not None]
+        return [one for one in order if one in self._optimizers]
+
     def remove(self) -> None:
         """Takes all hooks away and forgets all objects."""
         for hook in self._hooks:
@@ -108,6 +120,7 @@ class Prepared:
             own_work.remove()
         self._hooks, self._own_work = [], []
         self._models, self._syncing, self._optimizers = [], [], WeakSet()
+        self._order = []
 
     def _add_model(self, model: nn.Module) -> None:
         if any(reference() is model for reference in self._models):
@@ -122,6 +135,7 @@ class Prepared:
         if not isinstance(inner, Optimizer) or inner in self._optimizers:
             return
         self._optimizers.add(inner)
+        self._order.append(ref(inner))
         before_step, after_step = self._before_step, self._after_step
         if before_step is not None:
             begin = before_step

@@ -199,7 +199,9 @@ class Checkpoints:
         """
         alarm = watch.step if decision.alarm_step is None else decision.alarm_step
         onset = alarm if decision.onset_step is None else decision.onset_step
-        bad = self._positions.batches_of(onset, alarm)
+        # Where it began and not where it was found: its batches are good.
+        are_batches_good = decision.alarm_step is None and decision.onset_step is not None
+        bad = None if are_batches_good else self._positions.batches_of(onset, alarm)
         choice = self.shelf(watch).choose(before_step=onset)
         if choice is None:
             raise NoWayBackError("it has no checkpoint yet; save_state() makes them.")
@@ -207,7 +209,7 @@ class Checkpoints:
         # Before this rank says that it is back: a later start must not find what is newer.
         self.shelf(watch).rolled_back(choice)
         self._go_on(watch, loaded, is_rollback=True)
-        if self._skips_bad_batches:
+        if self._skips_bad_batches and bad is not None:
             self._positions.leave_out(bad)
 
     def _restore(self, watch: LoopWatch, choice: Choice, **options: Any) -> Loaded:
@@ -222,6 +224,8 @@ class Checkpoints:
         detectors = None if saved is None else saved.detectors
         step = self._agree(watch, "step of a checkpoint", -1 if saved is None else saved.step)
         (watch.go_back if is_rollback else watch.resume)(step, detectors)
+        if watch.seeds is not None:
+            watch.seeds.has_loaded(step + 1, has_noise=loaded.has_noise, is_rollback=is_rollback)
         if not loaded.has_noise:
             name = f"random_states_{self._accelerator.process_index}.pkl"
             message = f"{loaded.path} has no {name}: this rank's generators stay as they are."

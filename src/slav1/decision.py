@@ -48,4 +48,5 @@ class Decision:
     before it."""
 
     alarm_step: int | None = None
-    """Step at which it was found. A rollback leaves out the batches from the onset to it."""
+    """Step at which it was found. A rollback leaves out the batches from the onset to it;
+    None if it shall leave out none."""

@@ -12,7 +12,7 @@ from slav1.coordinator.adviser import Adviser
 from slav1.coordinator.closing import last_word, write_counts
 from slav1.coordinator.decisions import Decisions, Send
 from slav1.coordinator.findings import Findings
-from slav1.coordinator.job_guard import JobGuard
+from slav1.coordinator.job_guard import JobGuard, ends_by_going_back
 from slav1.coordinator.journal import Journal
 from slav1.coordinator.meetings import Answer, Meetings
 from slav1.coordinator.membership import PAUSE_S, Membership
@@ -24,7 +24,6 @@ from slav1.coordinator.throttling import Throttling
 from slav1.decision import Action
 from slav1.ledger import Kind
 from slav1.policy import available
-from slav1.sample import Pulse, Replicas, Round, Usage
 
 BEAT_EVERY_S = 1.0
 """Pause between two signs of life to the nodes, in seconds."""
@@ -201,9 +200,8 @@ class Coordinator:
             self._recovery.begin(fault)
 
         def is_over(rule: str, of_rank: int | None) -> bool:
-            watches = self._contract.rules[rule].detector.WATCHES
-            is_of_all = bool({Round, Replicas} & set(watches))
-            return not {Pulse, Usage} & set(watches) and (is_first if is_of_all else of_rank == rank)
+            detector = self._contract.rules[rule].detector
+            return ends_by_going_back(detector, is_first=is_first, is_own=of_rank == rank)
 
         self._journal.end_incidents(is_over, step, f"Training went back to step {step}.")
 
@@ -284,13 +282,12 @@ class Coordinator:
     @_on.register
     def _(self, message: messages.RankReplicas, node: int) -> None:
         del node
-        for told in self._guard.on_replicas(message):
-            self._journal.note("notice", told, rule="replica_divergence")
+        notices.copies(self._journal, self._guard.on_replicas(message))
 
     @_on.register
     def _(self, message: messages.RankDigests, node: int) -> None:
         del node
-        self._judge_all(self._guard.on_digests(message))
+        self._findings.judge_all(self._guard.on_digests(message), self._now_s)
 
     @_on.register
     def _(self, message: messages.Survey, node: int) -> None:

@@ -8,14 +8,33 @@ import msgspec
 
 from slav1.breach import Breach
 from slav1.contract import Contract, Mode
-from slav1.coordinator.messages import RankNote, StateAnswer, StateAsked
+from slav1.coordinator.messages import (
+    RankDigests,
+    RankNote,
+    RankReplicas,
+    StateAnswer,
+    StateAsked,
+)
+from slav1.coordinator.replicas import ReplicaSets
 from slav1.coordinator.rounds import Rounds
 from slav1.coordinator.state_requests import StateRequests
 from slav1.detectors._audits import audit_in
-from slav1.detectors._detector import is_of_job
+from slav1.detectors._detector import Detector, is_of_job
 from slav1.guard import Guard
-from slav1.sample import Sample
+from slav1.sample import Pulse, Replicas, Round, Sample, Usage
 from slav1.saves import save_in
+
+
+def ends_by_going_back(detector: Detector, *, is_first: bool, is_own: bool) -> bool:
+    """Whether an open incident of a rule ends when a rank has gone back to a checkpoint.
+
+    Args:
+        detector: What finds the rule's breaches.
+        is_first: Whether it is the first rank to come back.
+        is_own: Whether it is the rank that the incident is about.
+    """
+    watches = set(detector.WATCHES)
+    return not {Pulse, Usage} & watches and (is_first if {Round, Replicas} & watches else is_own)
 
 
 class JobGuard:
@@ -30,6 +49,7 @@ class JobGuard:
         """
         self._rounds = Rounds(world_size)
         self._requests = StateRequests()
+        self._replicas = ReplicaSets()
         # How often each rank went back, and how often any did.
         self._turns: Counter[int] = Counter()
         self._turn = 0
@@ -78,6 +98,17 @@ class JobGuard:
         )
         return [] if event is None else self._guard.observe(event)
 
+    def on_replicas(self, message: RankReplicas) -> list[str]:
+        """A rank says of what it holds copies; returns what is to be told of it."""
+        return self._replicas.declare(message)
+
+    def on_digests(self, message: RankDigests) -> list[Breach]:
+        """Takes in what a rank's copies hold; returns what the comparison shows."""
+        if self._turns[message.rank] < self._turn:
+            return []
+        compared = self._replicas.add(message)
+        return [breach for event in compared for breach in self._guard.observe(event)]
+
     def on_rank_back(self, rank: int, to_step: int, state: Any) -> tuple[bool, list[str]]:
         """A rank went back to a checkpoint; its samples from now on are new ones.
 
@@ -95,6 +126,7 @@ class JobGuard:
         if is_first:
             self._turn = self._turns[rank]
             self._rounds.restart(to_step)
+            self._replicas.restart()
             self._guard.forget_steps(None)
             self._requests.wait_for_none()
         return is_first, [] if state is None else self.restore(state)

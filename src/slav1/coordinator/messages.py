@@ -135,6 +135,36 @@ class RankWants(msgspec.Struct, tag=True, kw_only=True):
     onset_step: int | None
 
 
+class RankReplicas(msgspec.Struct, tag=True, kw_only=True):
+    """A rank holds copies of tensors that other ranks hold too."""
+
+    rank: int
+    identity: str
+    """Equal on ranks whose tensors are of the same names, shapes and layout."""
+    ranks: list[int]
+    """Global ranks that hold the copies."""
+    slots: list[int]
+    """For each tensor the share of them that it is looked at with."""
+    every_steps: int
+    names: list[tuple[str, str]] = []
+    """Parameter and kind of each tensor; only from the lowest of the ranks."""
+    is_certain: bool = True
+    """Whether no way is known by which they could come to differ in health."""
+    left_out: list[str] = []
+    """What is not compared and why."""
+
+
+class RankDigests(msgspec.Struct, tag=True, kw_only=True):
+    """What a rank's copies hold after a step."""
+
+    rank: int
+    identity: str
+    step: int
+    slots: list[int]
+    values: bytes
+    """Eight bytes for each tensor of these slots, in order."""
+
+
 class StateAsked(msgspec.Struct, tag=True, kw_only=True):
     """A rank wants the detector memories for a checkpoint."""
 
@@ -265,6 +295,8 @@ FromNode = (
     | RankMeets
     | RankWentBack
     | RankWants
+    | RankReplicas
+    | RankDigests
     | NodeDone
 )
 FromCoordinator = (

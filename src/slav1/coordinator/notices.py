@@ -1,6 +1,6 @@
 """What the coordinator says about the job itself: who is missing, silent, or a stranger."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from slav1.breach import Breach
 from slav1.coordinator.journal import Journal
@@ -98,6 +98,12 @@ def rounds_dropped(journal: Journal, num: int) -> None:
         f"{num} steps were not compared across ranks: some rank's sample of them never came.",
         evidence={"num_dropped": num},
     )
+
+
+def copies(journal: Journal, told: Iterable[str]) -> None:
+    """What is compared between ranks, and what is not."""
+    for message in told:
+        journal.note("notice", message, rule="replica_divergence")
 
 
 def _listed(ranks: Sequence[int]) -> str:

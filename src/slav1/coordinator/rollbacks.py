@@ -73,13 +73,16 @@ def bad_steps(breach: Breach) -> tuple[int | None, int | None]:
 
     Returns:
         The step with which the trouble began, as far as the breach knows, and the one at
-        which it was found; what lies between is not worth keeping.
+        which it was found, or None if the batches of these steps are good; otherwise what
+        lies between is not worth keeping.
     """
     alarm = breach.step
     if alarm is None:
         return None, None
     begun = breach.evidence.get("first_step")
     if isinstance(begun, int) and not isinstance(begun, bool):
+        if breach.evidence.get("are_batches_good") is True:
+            return min(begun, alarm), None
         return min(begun, alarm), alarm
     if breach.evidence.get("first") == "parameters":
         # They were broken by the update of the step before.

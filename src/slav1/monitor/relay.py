@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from slav1.coordinator import messages as job
 from slav1.phase import Phase
 from slav1.session import messages as local
@@ -37,6 +39,8 @@ _WORDS: dict[type, Callable[[int, Any, Phase], job.FromNode]] = {
     local.Want: lambda rank, said, _: job.RankWants(
         rank=rank, reason=said.reason, step=said.step, onset_step=said.onset_step
     ),
+    local.Copies: lambda rank, said, _: job.RankReplicas(rank=rank, **msgspec.structs.asdict(said)),
+    local.Digests: lambda rank, said, _: job.RankDigests(rank=rank, **msgspec.structs.asdict(said)),
 }
 
 RELAYED = tuple(_WORDS)

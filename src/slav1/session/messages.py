@@ -108,6 +108,34 @@ class Want(msgspec.Struct, tag=True, kw_only=True):
     onset_step: int | None
 
 
+class Copies(msgspec.Struct, tag=True, kw_only=True):
+    """Tensors of this rank of which other ranks hold copies; said before the first digests."""
+
+    identity: str
+    """Equal on ranks whose tensors are of the same names, shapes and layout."""
+    ranks: list[int]
+    """Global ranks that hold the copies."""
+    slots: list[int]
+    """For each tensor the share of them that it is looked at with."""
+    every_steps: int
+    names: list[tuple[str, str]] = []
+    """Parameter and kind of each tensor; only from the lowest of the ranks."""
+    is_certain: bool = True
+    """Whether no way is known by which they could come to differ in health."""
+    left_out: list[str] = []
+    """What is not compared and why."""
+
+
+class Digests(msgspec.Struct, tag=True, kw_only=True):
+    """What some of these tensors hold after a step."""
+
+    identity: str
+    step: int
+    slots: list[int]
+    values: bytes
+    """Eight bytes for each tensor of these slots, in order."""
+
+
 class Goodbye(msgspec.Struct, tag=True, kw_only=True):
     """The rank leaves in good order."""
 
@@ -179,6 +207,8 @@ FromRank = (
     | AskDecision
     | WentBack
     | Want
+    | Copies
+    | Digests
     | Goodbye
     | Part
 )

@@ -240,6 +240,10 @@ class Session:
         """Lets the coordinator compare what all ranks should have in common."""
         self._say(messages.Facts(num_batches=num_batches))
 
+    def tell(self, message: messages.FromRank) -> None:
+        """Says something to the monitor that nobody answers; waits for nothing."""
+        self._say(message)
+
     def restore(self, state: Any) -> None:
         """Lets the detectors go on from the memories of :meth:`ask_state`."""
         self._say(messages.Restore(state=state))

@@ -1,0 +1,227 @@
+"""Which tensors of a training other ranks hold as well, bit for bit, by design.
+
+Imports torch, so nothing that the monitor imports may import this module.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+PARAMETER = "parameter"
+"""Kind of a tensor that is a parameter; those of optimizers have the optimizer's word."""
+
+_LOCAL_HOOKS = frozenset({"post_localSGD_hook", "noop_hook"})
+_TORCH_HOOKS = "torch.distributed."
+_OWN_STATE_OPTIMIZERS = frozenset({"ZeroRedundancyOptimizer"})
+_LOCAL_OPTIMIZERS = frozenset({"PostLocalSGDOptimizer"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """A tensor of this rank of which other ranks hold a copy."""
+
+    name: str
+    """Name of the parameter it belongs to."""
+
+    kind: str
+    """``parameter``, or what the optimizer calls it, such as ``exp_avg``."""
+
+    ranks: tuple[int, ...]
+    """Global ranks that hold a copy, this one included, in order."""
+
+    tensor: Tensor
+    """What this rank holds; of a tensor that is spread over ranks its part."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """What of a training can be compared between ranks."""
+
+    copies: list[Copy] = field(default_factory=list)
+    """In the same order on all ranks that hold them."""
+
+    is_certain: bool = True
+    """Whether nothing is known by which healthy copies could come to differ."""
+
+    left_out: list[str] = field(default_factory=list)
+    """What is not compared and why, for people."""
+
+    wrappers: list[Any] = field(default_factory=list)
+    """DDP modules."""
+
+    states: list[tuple[Any, tuple[int, int]]] = field(default_factory=list)
+    """Optimizers, and where and how long their state was."""
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether ranks make steps of their own for now, as between the means of local SGD."""
+        return any(not wrapper.require_backward_grad_sync for wrapper in self.wrappers)
+
+    def is_current(self) -> bool:
+        """Whether the optimizers still keep what they kept."""
+        return all(_state_of(optimizer) == then for optimizer, then in self.states)
+
+
+def find_copies(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> Found:
+    """Finds the parameters that are replicated, and what the optimizers keep for them.
+
+    Buffers are left out: running statistics may differ in health. So are counters of steps
+    and what an optimizer keeps for each rank on purpose.
+
+    Args:
+        models: As the training calls them, wrapped by DDP, FSDP or DeepSpeed.
+        optimizers: Those that update them.
+    """
+    found = Found()
+    homes: dict[int, tuple[str, tuple[int, ...]]] = {}
+    for number, model in enumerate(models):
+        prefix = "" if number == 0 else f"{number}."
+        for name, parameter, ranks in _replicated(model, found):
+            if len(ranks) > 1 and id(parameter) not in homes:
+                homes[id(parameter)] = (f"{prefix}{name}", ranks)
+                _add(found, f"{prefix}{name}", PARAMETER, ranks, parameter)
+    for optimizer in optimizers:
+        _add_state(found, optimizer, homes)
+        found.states.append((optimizer, _state_of(optimizer)))
+    return found
+
+
+def _state_of(optimizer: Any) -> tuple[int, int]:
+    state = getattr(optimizer, "state", {})
+    return id(state), len(state)
+
+
+def _add(found: Found, name: str, kind: str, ranks: tuple[int, ...], tensor: Any) -> None:
+    held = local(tensor)
+    if held.numel() and held.layout is torch.strided and held.device.type != "meta":
+        found.copies.append(Copy(name=name, kind=kind, ranks=ranks, tensor=held))
+
+
+def local(tensor: Any) -> Tensor:
+    """What this rank holds of a tensor; no collective."""
+    held: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return held
+
+
+def _add_state(found: Found, optimizer: Any, homes: dict[int, tuple[str, tuple[int, ...]]]) -> None:
+    name = type(optimizer).__name__
+    if name in _LOCAL_OPTIMIZERS:
+        found.is_certain = False
+        found.left_out.append(f"{name} lets ranks make steps of their own")
+    if name in _OWN_STATE_OPTIMIZERS:
+        found.left_out.append(f"each rank keeps a part of its own of the state of {name}")
+        return
+    state = getattr(optimizer, "state", {})
+    for group in getattr(optimizer, "param_groups", ()):
+        for parameter in group["params"]:
+            home = homes.get(id(parameter))
+            if home is None or parameter not in state:
+                continue
+            for kind, value in state[parameter].items():
+                if isinstance(value, Tensor) and value.dim() and "error" not in str(kind):
+                    _add(found, home[0], str(kind), home[1], value)
+
+
+def _replicated(
+    model: nn.Module, found: Found
+) -> Iterator[tuple[str, nn.Parameter, tuple[int, ...]]]:
+    """Yields parameters with the ranks that hold a copy, in the order of the model."""
+    if hasattr(model, "zero_optimization_stage"):
+        yield from _of_deepspeed(model, found)
+        return
+    ranks_of = _ranks_by_wrapper(model, found)
+    is_fsdp2 = any(_is_a(module, "FSDPModule") for module in model.modules())
+    for name, parameter in model.named_parameters():
+        ranks = ranks_of.get(id(parameter), ())
+        if not ranks and is_fsdp2:
+            ranks = _ranks_of_mesh(parameter)
+        yield _plain(name), parameter, ranks
+
+
+def _plain(name: str) -> str:
+    """A parameter's name without what wrappers add to it."""
+    wrappers = ("module", "_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
+    parts = name.split(".")
+    while len(parts) > 1 and parts[0] in wrappers:
+        del parts[0]
+    return ".".join(part for part in parts if part not in wrappers[1:])
+
+
+def _ranks_by_wrapper(model: nn.Module, found: Found) -> dict[int, tuple[int, ...]]:
+    ranks_of: dict[int, tuple[int, ...]] = {}
+    for module in model.modules():
+        if isinstance(module, DistributedDataParallel):
+            _judge_ddp(module, found)
+            ranks = _members(module.process_group)
+            ignored = set(getattr(module, "parameters_to_ignore", ()))
+            for name, parameter in module.module.named_parameters():
+                ranks_of[id(parameter)] = () if name in ignored else ranks
+        elif _is_a(module, "FullyShardedDataParallel"):
+            ranks = _ranks_of_fsdp(module)
+            ignored_parameters = {id(one) for one in getattr(module, "_ignored_params", ())}
+            for parameter in module.parameters():
+                ranks_of[id(parameter)] = () if id(parameter) in ignored_parameters else ranks
+    return {one: ranks for one, ranks in ranks_of.items() if ranks}
+
+
+def _judge_ddp(module: Any, found: Found) -> None:
+    found.wrappers.append(module)
+    if not module.require_backward_grad_sync:
+        found.is_certain = False
+    for hook, _ in getattr(module, "_comm_hooks", ()):
+        name, home = getattr(hook, "__name__", repr(hook)), getattr(hook, "__module__", "")
+        if name in _LOCAL_HOOKS or not str(home).startswith(_TORCH_HOOKS):
+            found.is_certain = False
+            found.left_out.append(f"the hook {name} decides what gradients each rank gets")
+
+
+def _ranks_of_fsdp(module: Any) -> tuple[int, ...]:
+    """Ranks that hold the same part as this one."""
+    strategy = module.sharding_strategy.name
+    if strategy == "NO_SHARD":
+        return _members(module.process_group)
+    group = getattr(module, "_inter_node_pg", None)
+    return () if group is None or "HYBRID" not in strategy else _members(group)
+
+
+def _ranks_of_mesh(parameter: Any) -> tuple[int, ...]:
+    """Ranks that hold the same part of a DTensor as this one, along FSDP2's first dimension.
+
+    Only there gradients are reduced. Along a dimension of tensor parallelism each rank works
+    out the gradient of a copy by itself, which need not give the same bits.
+    """
+    mesh = getattr(parameter, "device_mesh", None)
+    place = None if mesh is None else mesh.get_coordinate()
+    if mesh is None or place is None or mesh.ndim < 2:
+        return ()
+    if not parameter.placements[0].is_replicate():
+        return ()
+    return tuple(sorted(mesh.mesh[(slice(None), *place[1:])].tolist()))
+
+
+def _of_deepspeed(engine: Any, found: Found) -> Iterator[tuple[str, nn.Parameter, tuple[int, ...]]]:
+    stage = int(engine.zero_optimization_stage())
+    if stage >= 3:
+        found.left_out.append("ZeRO stage 3 keeps no copy of a parameter")
+        return
+    found.left_out.append("what DeepSpeed's optimizer keeps is spread over the ranks")
+    ranks = _members(getattr(engine, "seq_data_parallel_group", engine.data_parallel_group))
+    for name, parameter in engine.module.named_parameters():
+        # Experts are copied along groups of their own.
+        if getattr(parameter, "allreduce", True):
+            yield _plain(name), parameter, ranks
+
+
+def _is_a(module: nn.Module, name: str) -> bool:
+    """Whether a module is of a class of that name, which then need not be imported."""
+    return any(one.__name__ == name for one in type(module).__mro__)
+
+
+def _members(group: Any) -> tuple[int, ...]:
+    return tuple(sorted(dist.get_process_group_ranks(group)))

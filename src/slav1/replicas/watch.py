@@ -1,0 +1,285 @@
+"""Looks at this rank's copies every few steps and says what they hold; waits for nobody.
+
+Imports torch, so nothing that the monitor imports may import this module.
+"""
+
+import math
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+import xxhash
+from torch import Tensor
+
+from slav1.contract import Contract, Mode
+from slav1.replicas.find import Copy, Found
+from slav1.replicas.hashing import Digester, Workspace, method_of
+from slav1.session.messages import Copies, Digests
+
+RULE = "replica_divergence"
+
+SLOT_BYTES = {"cpu": 8 << 20}
+"""Most that is looked at in one step, in bytes, by kind of device."""
+
+_ELSEWHERE_SLOT_BYTES = 256 << 20
+_MAX_LATE = 64
+
+
+class Watched(Protocol):
+    """What of a session a rank needs to have its copies compared."""
+
+    contract: Contract
+    rank: int
+    peers: Any
+
+    def tell(self, message: Any) -> None:
+        """Says something to the monitor that nobody answers."""
+        ...
+
+    def note(self, message: str) -> None:
+        """Writes a notice into the ledger."""
+        ...
+
+
+class ReplicaWatch:
+    """Makes digests of this rank's copies and hands them to the monitor.
+
+    All ranks look at the same tensors after the same steps: once at the beginning at all of
+    them, then at a share at a time, so that all have come by after ``every_steps``. Digests
+    are made on the device and read when they have arrived, a step later or more.
+    """
+
+    def __init__(self, session: Watched, find: Callable[[], Found]) -> None:
+        """Starts before the first step.
+
+        Args:
+            session: This rank's session; the rule of its contract says how often, and
+                whether at all.
+            find: Finds the copies; called after an update.
+        """
+        rule = session.contract.rules[RULE]
+        self._every: int = getattr(rule.detector, "every_steps", 50)
+        self._is_on = rule.mode is not Mode.OFF and session.peers.world_size > 1
+        self._rank = session.rank
+        self._find = find
+        self._say = session.tell
+        self._note = session.note
+        self._found: Found | None = None
+        self._sets: list[_Set] = []
+        self._declared: set[tuple[str, bool]] = set()
+        self._is_certain = True
+        self._has_told = False
+        self._is_beginning = True
+        self._late: deque[tuple[_Set, int, list[int], Tensor, Any]] = deque()
+        self.due_step = math.inf
+        """Step after which :meth:`look` has something to do."""
+
+    def begin(self, step: int) -> None:
+        """Training begins, or goes on, after ``step``."""
+        self.forget()
+        self._is_beginning = True
+        self.due_step = step + 1 if self._is_on else math.inf
+
+    def forget(self) -> None:
+        """Lets go of all tensors, as before others are put in their place."""
+        self._late.clear()
+        self._found, self._sets = None, []
+
+    def look(self, step: int) -> None:
+        """Looks at what is due after the update of ``step``; never raises into training."""
+        try:
+            self._send_arrived()
+            self._look(step)
+            self.due_step = self._next_step(step)
+        except Exception as error:  # noqa: BLE001 - a look must not end a training
+            self.due_step = math.inf
+            self._is_on = False
+            self.forget()
+            self._note(
+                f"Copies of rank {self._rank} are not looked at any more: "
+                f"{type(error).__name__}: {error}."
+            )
+
+    def _look(self, step: int) -> None:
+        is_beginning = self._is_beginning or self._found is None
+        if not is_beginning and not any(each.due_slots(step) for each in self._sets):
+            return
+        found = self._found
+        if found is None or not found.is_current() or not all(one.fits() for one in self._sets):
+            found = self._take_in(self._find())
+        if found.is_apart:
+            # What ranks hold that make steps of their own says nothing.
+            if self._is_certain:
+                self._is_certain = False
+                self._declare(found)
+            return
+        self._is_beginning = False
+        for each in self._sets:
+            slots = each.all_slots if is_beginning else each.due_slots(step)
+            if slots:
+                self._digest(each, step, slots)
+
+    def _take_in(self, found: Found) -> Found:
+        by_ranks: dict[tuple[int, ...], list[Copy]] = {}
+        for copy in found.copies:
+            by_ranks.setdefault(copy.ranks, []).append(copy)
+        self._found = found
+        self._sets = [_Set(copies, self._every) for copies in by_ranks.values()]
+        self._is_certain = self._is_certain and found.is_certain
+        self._declare(found)
+        return found
+
+    def _declare(self, found: Found) -> None:
+        if not self._sets and not self._has_told and self._rank == 0:
+            why = f": {'; '.join(found.left_out)}" if found.left_out else ""
+            self._note(
+                f"No parameter is known to be held by more than one rank, so none is compared{why}."
+            )
+        self._has_told = True
+        for each in self._sets:
+            key = (each.identity, self._is_certain)
+            if key in self._declared:
+                continue
+            self._declared.add(key)
+            ranks = each.copies[0].ranks
+            names = [(one.name, one.kind) for one in each.copies] if self._rank == ranks[0] else []
+            self._say(
+                Copies(
+                    identity=each.identity,
+                    ranks=list(ranks),
+                    slots=each.slots,
+                    every_steps=self._every,
+                    names=names,
+                    is_certain=self._is_certain,
+                    left_out=found.left_out,
+                )
+            )
+
+    def _digest(self, each: "_Set", step: int, slots: list[int]) -> None:
+        turn = step // self._every
+        sums = each.sums(slots, turn)
+        if sums.device.type == "cuda":
+            copy = torch.empty(sums.shape, dtype=sums.dtype, pin_memory=True)
+            copy.copy_(sums, non_blocking=True)
+            arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrival.record()
+            self._late.append((each, step, slots, copy, arrival))
+            if len(self._late) > _MAX_LATE:
+                self._late.popleft()
+            return
+        self._send(each, step, slots, sums)
+
+    def _send_arrived(self) -> None:
+        while self._late and self._late[0][4].query():
+            each, step, slots, copy, _ = self._late.popleft()
+            self._send(each, step, slots, copy)
+
+    def _send(self, each: "_Set", step: int, slots: list[int], sums: Tensor) -> None:
+        values = each.digests(slots, sums.tolist())
+        packed = struct.pack(f"<{len(values)}Q", *values)
+        self._say(Digests(identity=each.identity, step=step, slots=slots, values=packed))
+
+    def _next_step(self, step: int) -> float:
+        if self._late:
+            return step + 1
+        if self._is_beginning:
+            return step + self._every
+        return min((each.next_step(step) for each in self._sets), default=math.inf)
+
+
+class _Set:
+    """Copies that the same ranks hold, in shares that are looked at one after the other."""
+
+    def __init__(self, copies: list[Copy], every: int) -> None:
+        self.copies = copies
+        self.slots = _shares(copies, every)
+        self.num_slots = self.slots[-1] + 1
+        self.all_slots = list(range(self.num_slots))
+        self._every = every
+        self._due: dict[int, list[int]] = {}
+        for slot in self.all_slots:
+            self._due.setdefault(slot * every // self.num_slots, []).append(slot)
+        self.identity = _identity(copies, self.slots, every)
+        workspaces: dict[torch.device, Workspace] = {}
+        self._tensors: list[list[list[Tensor]]] = []
+        self._digesters: list[list[Digester]] = []
+        self._orders: list[list[int]] = []
+        for slot in self.all_slots:
+            by_device: dict[torch.device, list[tuple[int, Tensor]]] = {}
+            mine = [one for one, at in zip(copies, self.slots, strict=True) if at == slot]
+            for place, copy in enumerate(mine):
+                by_device.setdefault(copy.tensor.device, []).append((place, copy.tensor))
+            groups = [[tensor for _, tensor in group] for group in by_device.values()]
+            self._tensors.append(groups)
+            self._orders.append([place for group in by_device.values() for place, _ in group])
+            self._digesters.append(
+                [
+                    Digester(group, workspaces.setdefault(device, Workspace(device)))
+                    for device, group in zip(by_device, groups, strict=True)
+                ]
+            )
+
+    def fits(self) -> bool:
+        """Whether all tensors still lie where they lay."""
+        return all(
+            digester.fits(group)
+            for groups, digesters in zip(self._tensors, self._digesters, strict=True)
+            for group, digester in zip(groups, digesters, strict=True)
+        )
+
+    def due_slots(self, step: int) -> list[int]:
+        """Shares that are looked at after a step."""
+        return self._due.get(step % self._every, [])
+
+    def next_step(self, step: int) -> int:
+        """First step after ``step`` after which one is looked at."""
+        return min(step + 1 + (place - step - 1) % self._every for place in self._due)
+
+    def sums(self, slots: list[int], turn: int) -> Tensor:
+        """What :meth:`digests` makes digests of, on one device."""
+        parts = [digester.sums(turn) for slot in slots for digester in self._digesters[slot]]
+        return (
+            parts[0] if len(parts) == 1 else torch.cat([part.to(parts[0].device) for part in parts])
+        )
+
+    def digests(self, slots: list[int], sums: list[int]) -> list[int]:
+        """Digests of the tensors of these shares, in the order of the set."""
+        found: list[int] = []
+        start = 0
+        for slot in slots:
+            got: list[int] = []
+            for digester in self._digesters[slot]:
+                end = start + digester.num_sums
+                got += digester.digests(sums[start:end])
+                start = end
+            in_order = [0] * len(got)
+            for place, digest in zip(self._orders[slot], got, strict=True):
+                in_order[place] = digest
+            found += in_order
+        return found
+
+
+def _shares(copies: Sequence[Copy], every: int) -> list[int]:
+    """Cuts the copies into shares of about equal size; returns for each copy its share."""
+    sizes = [one.tensor.numel() * one.tensor.element_size() for one in copies]
+    most = SLOT_BYTES.get(copies[0].tensor.device.type, _ELSEWHERE_SLOT_BYTES)
+    total = sum(sizes)
+    num = max(1, min(every, len(copies), -(-total // most)))
+    shares, before = [], 0
+    for size in sizes:
+        shares.append(before * num // total)
+        before += size
+    # One large tensor may have left shares empty.
+    number = {share: place for place, share in enumerate(sorted(set(shares)))}
+    return [number[share] for share in shares]
+
+
+def _identity(copies: Sequence[Copy], slots: Sequence[int], every: int) -> str:
+    found = xxhash.xxh3_128()
+    for copy, slot in zip(copies, slots, strict=True):
+        tensor = copy.tensor
+        place = (tuple(tensor.shape), str(tensor.dtype), tensor.stride(), method_of(tensor.device))
+        found.update(repr((copy.name, copy.kind, copy.ranks, slot, every, place)).encode())
+    return found.hexdigest()
