@@ -13,11 +13,14 @@ from sla_accelerate._inject import FaultPoints
 from sla_accelerate._pace import Pace
 from sla_accelerate._position import Positions
 from sla_accelerate._prepared import Prepared
+from sla_accelerate._seeds import LoopSeeds
 from sla_accelerate.actions import OnStop, Orders, TrainingStoppedError
 from slav1.phase import Phase
 from slav1.recorder import layout
+from slav1.replicas import ReplicaWatch
 from slav1.session import Session
 from slav1.testing import Faults
+from slav1.torch_memory import DeviceMemory
 from slav1.torch_signals import WARMUP_STEPS, LossReader, non_finite_flags
 
 _DATA, _FORWARD, _BACKWARD = int(Phase.DATA), int(Phase.FORWARD), int(Phase.BACKWARD)
@@ -53,6 +56,8 @@ class LoopWatch:
             before_step=None if faults is None else self.before_optimizer_step,
             after_step=self.after_optimizer_step,
         )
+        self.replicas = ReplicaWatch(session, self.prepared.copies)
+        self.replicas.begin(-1)
         self.step = -1
         """Step that ended last, counted from 0 over the whole run."""
         self.is_over = False
@@ -61,13 +66,18 @@ class LoopWatch:
         """Steps this process has made."""
         self.positions: Positions | None = None
         """Where the loaders are; None if nobody needs to know."""
+        self.seeds: LoopSeeds | None = None
+        """What is done about random numbers; None if nobody looks at them."""
         self.orders = Orders(on_stop)
         """What the contract has told this training to do."""
         self.are_batches_uneven = False
         """Whether ranks may have different numbers of batches on purpose."""
         self._keeps_batch = keeps_batch
+        self.faults = faults
+        """What is planned to go wrong on this rank."""
         self._faults = None if faults is None else FaultPoints(faults, self.prepared)
         self._losses = LossReader(session.recorder)
+        self._memory = DeviceMemory(session.recorder)
         self._pace = Pace()
         self._pinned: int | None = None
         self._is_aside = True
@@ -79,6 +89,16 @@ class LoopWatch:
         self._batch: Any = None
         self._flags = 0
         self._is_synced = False
+
+    def begin_pass(self, loader: Any, epoch: int) -> None:
+        """A pass begins; nothing is drawn yet. Takes the loader underneath."""
+        if self.seeds is not None and self.is_training_fetch:
+            self.seeds.begin_pass(loader, epoch)
+
+    def tell_workers(self) -> None:
+        """Tells what random numbers the loaders' workers have begun with."""
+        if self.seeds is not None:
+            self.seeds.tell_workers(self.step + 1)
 
     def begin_fetch(self, loader: Any) -> bool:
         """A batch is asked for; returns whether there is one."""
@@ -94,6 +114,8 @@ class LoopWatch:
             self._rest = _BETWEEN
             if not self.are_batches_uneven:
                 self.session.compare(num_batches=_length(loader))
+            if self.seeds is not None:
+                self.seeds.start(self.step + 1)
         return self._faults is None or self._faults.at_data(self.step + 1)
 
     def end_fetch(self, batch: Any) -> Any:
@@ -113,6 +135,8 @@ class LoopWatch:
     def end_epoch(self) -> None:
         """There is no further batch."""
         self._batch = None
+        self.recorder.count_epoch()
+        self.tell_workers()
         self._step_aside(_EVALUATION)
 
     def begin_backward(self, loss: Any) -> Any:
@@ -223,17 +247,20 @@ class LoopWatch:
         if self.num_steps == 0:
             self.step = max(self.step, step)
             self.recorder.starts_at(self.step + 1)
+        self.replicas.begin(self.step)
 
     def go_back(self, step: int, detectors: Any) -> None:
         """The state is that of the end of ``step`` again; arguments as for :meth:`resume`."""
         self._losses.drain()
         self.step = step
+        self.replicas.begin(step)
         self._flags = 0
         self.orders.is_back(self, step, detectors)
 
     def forget_objects(self) -> None:
         """The user frees all models and optimizers; others may follow."""
         self.prepared.remove()
+        self.replicas.begin(self.step)
         self._pace = Pace()
         self._batch = None
 
@@ -251,6 +278,9 @@ class LoopWatch:
         if self.is_over:
             return
         self.orders.give_up(self)
+        self.tell_workers()
+        if self.seeds is not None:
+            self.seeds.close()
         if reason == "finished":
             self._losses.drain()
             self.recorder.enter(int(Phase.TEARDOWN))
@@ -281,13 +311,18 @@ class LoopWatch:
         if self.positions is not None:
             self.positions.note_step(self.step)
         # Accelerate is given the loss undivided, so the mean needs no scale.
+        self._memory.read(self.step)
         self._losses.end_step(self.step, scale=1, batch=self._num_batches - 1, flags=flags)
+        if self.step >= self.replicas.due_step:
+            self.replicas.look(self.step)
         if self._faults is not None:
             self._faults.at_step_end(self.step)
         if self.step == 0 and self.session.attempt:
             self._tell_that_all_is_done_again()
         action = self.session.at_boundary(self.step)
         if action is not None:
+            # Other tensors may take the place of those that are looked at.
+            self.replicas.forget()
             self.orders.carry_out(self, action)
 
     def _tell_that_all_is_done_again(self) -> None:

@@ -105,6 +105,12 @@ class SLACallback(Callback):
         """The gradients are there, those of the other ranks included."""
         self._running().end_backward()
 
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Any
+    ) -> None:
+        """The gradients are reduced and not clipped yet."""
+        self._running().before_update(optimizer)
+
     def on_train_batch_end(
         self,
         trainer: Trainer,
@@ -144,7 +150,8 @@ class SLACallback(Callback):
             self._run.resume_steps()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tells what random numbers the epoch's workers have begun with."""
+        """Counts the epoch; tells what random numbers its workers have begun with."""
+        self._running().recorder.count_epoch()
         self._watched().tell_workers()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -191,7 +198,12 @@ class SLACallback(Callback):
         run = self._running()
         # What is still on its way from a device belongs to the steps made so far.
         run.losses.drain()
+        # Other tensors may take the place of those that are looked at.
+        run.replicas.forget()
         run.session.confirm(run.step)
+        if action < Action.ROLLBACK:
+            self._watched().mild(action)
+            return
         # Stands unless training goes on from a checkpoint.
         self.stopped_at = run.step
         if action is Action.ROLLBACK:

@@ -12,10 +12,13 @@ from sla_lightning._inject import FaultPoints
 from sla_lightning.metrics import StepMetrics
 from sla_lightning.rollback import Batches
 from slav1.decision import Action
+from slav1.gradients import GradientWatch, leaves_out
 from slav1.phase import Phase
 from slav1.recorder import Recorder, layout
+from slav1.replicas import Found, ReplicaWatch, find_copies
 from slav1.session import Session
 from slav1.testing import Faults
+from slav1.torch_memory import DeviceMemory
 from slav1.torch_signals import WARMUP_STEPS, LossReader, OwnWorkEnd, non_finite_flags
 
 _DATA, _FORWARD, _OPTIMIZER = int(Phase.DATA), int(Phase.FORWARD), int(Phase.OPTIMIZER)
@@ -44,7 +47,15 @@ class FitWatch:
         """
         self.session = session
         self.recorder: Recorder = session.recorder
-        self.losses = LossReader(session.recorder)
+        self.gradients = GradientWatch(
+            session.contract.gradients,
+            has_reflex=leaves_out(session.contract),
+            tell=self._tell,
+        )
+        self.losses = LossReader(session.recorder, self.gradients.heard)
+        self._has_engine = self.are_gradients_whole = self._has_scaler = False
+        self._memory = DeviceMemory(session.recorder)
+        self.replicas = ReplicaWatch(session, self._copies)
         self.step = trainer.global_step - 1
         self.next_save_step = math.inf
         """Step at whose end a checkpoint of our own is due."""
@@ -86,7 +97,11 @@ class FitWatch:
         self._drawn = _compat.batches_drawn(self._trainer)
         self._num_batches = self._drawn.ready
         self._end_step_of((self.step, self._num_batches))
-        self.losses = LossReader(self.recorder)
+        self.losses = LossReader(self.recorder, self.gradients.heard)
+        self.are_gradients_whole = _compat.are_gradients_whole(self._trainer)
+        self._has_engine = _compat.is_engine(self._trainer)
+        self._has_scaler = _compat.has_scaler(self._trainer)
+        self.replicas.begin(self.step)
         self._flags, self._bad_batch = 0, None
         self._model = self._trainer.strategy.model
         self._is_automatic = self._module.automatic_optimization
@@ -139,6 +154,16 @@ class FitWatch:
         if self._faults is not None:
             self._faults.before_optimizer()
 
+    def before_update(self, optimizer: Any) -> None:
+        """The gradients are reduced and unscaled; clipping and the update come next."""
+        handles_scale = getattr(optimizer, "_step_supports_amp_scaling", False)
+        if self._has_engine or (self._has_scaler and handles_scale):
+            # The norm is told afterwards, or would be that of the scaled gradients.
+            return
+        self.gradients.before_update(
+            optimizer, are_whole=self.are_gradients_whole, is_scaled=self._has_scaler
+        )
+
     def end_batch(self, outputs: Any) -> Action | None:
         """Leaves the batch; at an optimizer step also writes it down and asks what to do."""
         self._batch = None
@@ -159,7 +184,14 @@ class FitWatch:
         self._end_step_of((step, self._num_batches))
         scale = self._trainer.accumulate_grad_batches if self._is_automatic else 1
         batch = self._num_batches - 1 if bad_batch is None else bad_batch
-        self.losses.end_step(step, scale=scale, batch=batch, flags=flags)
+        self._memory.read(step)
+        if self._has_engine:
+            norm = _compat.norm_of_engine(self._trainer)
+            self.gradients.hear_of(norm, is_scaled=self._has_scaler)
+        gradient = self.gradients.take()
+        self.losses.end_step(step, scale=scale, batch=batch, flags=flags, gradient=gradient)
+        if step >= self.replicas.due_step:
+            self.replicas.look(step)
         assert self._metrics is not None, "training has started"
         self._metrics.end_step()
         if self._faults is not None:
@@ -173,6 +205,8 @@ class FitWatch:
 
     def close(self) -> None:
         """Gives the host back what was wrapped."""
+        self.replicas.forget()
+        self.gradients.close()
         host: Any = self._trainer
         if self._own_save is not None:
             host.save_checkpoint = self._own_save
@@ -183,6 +217,13 @@ class FitWatch:
             self._own_work_end.remove()
         if self._faults is not None:
             self._faults.remove()
+
+    def _tell(self, message: str) -> None:
+        if self.session.rank == 0:
+            self.session.note(message, step=self.step)
+
+    def _copies(self) -> Found:
+        return find_copies([self._model], self._trainer.optimizers)
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         self.recorder.enter(int(Phase.CHECKPOINT))

@@ -25,6 +25,7 @@ _EVALUATION, _CHECKPOINT = int(Phase.EVALUATION), int(Phase.CHECKPOINT)
 _RECORD_BYTES = RECORD.size
 _PACK = RECORD.pack_into
 _NO_TIMES = (0,) * _NUM_PHASES
+_UNKNOWN = (math.nan, math.nan)
 _LOSS_AND_NORM, _LOSS_AT = struct.Struct("=dd"), 24
 _ZERO_SHARE, _ZERO_SHARE_AT = struct.Struct("=d"), RECORD.size - 24
 _FLAGS, _FLAGS_AT = struct.Struct("=q"), RECORD.size - 8
@@ -47,6 +48,7 @@ class Recorder:
         self._spent_ns = list(_NO_TIMES)
         self._sync_ns = 0
         self._own_work_end_ns = 0
+        self._memory_mib = _UNKNOWN
         self._since_ns = self._step_start_ns = monotonic_ns()
         self._words[_CHANGED_NS] = self._since_ns
 
@@ -105,6 +107,10 @@ class Recorder:
         """Says that one more batch has begun."""
         self._words[_NUM_BATCHES] += 1
 
+    def note_memory(self, allocated_mib: float, reserved_mib: float) -> None:
+        """Says what the device holds after the update, for the step that ends next."""
+        self._memory_mib = (allocated_mib, reserved_mib)
+
     def count_epoch(self) -> None:
         """Says that an epoch has ended."""
         self._words[_NUM_EPOCHS] += 1
@@ -130,7 +136,7 @@ class Recorder:
         *,
         loss: float = math.nan,
         grad_norm: float = math.nan,
-        allocated_mib: float = math.nan,
+        allocated_mib: float | None = None,
         reserved_mib: float = math.nan,
         zero_share: float = math.nan,
         batch: int = -1,
@@ -144,7 +150,8 @@ class Recorder:
             step: Optimizer step that just ended, from 0.
             loss: Loss on this rank; only believed with ``layout.HAS_LOSS``.
             grad_norm: L2 norm; only believed with ``layout.HAS_GRAD_NORM``.
-            allocated_mib: Device memory that tensors hold, in MiB; NaN if unknown.
+            allocated_mib: Device memory that tensors hold, in MiB; NaN if unknown, None for
+                what :meth:`note_memory` was told last.
             reserved_mib: Device memory that the allocator holds, in MiB; NaN if unknown.
             zero_share: Share of the gradient that is exactly 0; NaN if unknown.
             batch: Batch number since the start, from 0; -1 if unknown.
@@ -158,6 +165,9 @@ class Recorder:
         spent[self._phase] += now - self._since_ns
         self._since_ns = now
         was_synced = self._own_work_end_ns != 0
+        if allocated_mib is None:
+            allocated_mib, reserved_mib = self._memory_mib
+            self._memory_mib = _UNKNOWN
         number = self._num_records
         _PACK(
             self._records,
