@@ -396,7 +396,7 @@ def test_draws_itself(kind: type[Metric], tmp_path: Path) -> None:
     """
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot as plt
 
     metric = fed(kind, 0, 10)
     figure, _ = metric.plot()
@@ -406,5 +406,5 @@ def test_draws_itself(kind: type[Metric], tmp_path: Path) -> None:
     assert len(axes.lines) == 1
     assert len(axes.lines[0].get_ydata()) == 5
     assert (tmp_path / "over_time.png").stat().st_size > 1_000
-    pyplot.close(figure)
-    pyplot.close(over_time)
+    plt.close(figure)
+    plt.close(over_time)
