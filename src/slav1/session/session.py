@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from functools import partial
 from multiprocessing import util
 from pathlib import Path
 from time import monotonic_ns
@@ -22,6 +23,7 @@ from slav1.recorder.block import anonymous_file
 from slav1.recorder.command import CommandReader
 from slav1.recorder.layout import Word
 from slav1.session import messages
+from slav1.session.allocations import Allocations
 from slav1.session.dying import dying_of
 from slav1.session.link import MonitorLink, SessionError, join_monitor
 from slav1.session.orders import Orders
@@ -102,6 +104,7 @@ class Session:
         self._is_messenger = False
         self._is_beside_coordinator = False
         self._check_at_ns = 0
+        self._allocations = Allocations(partial(self._record, "notice"), self.contract)
         self._stack_fd: int | None = None
         self._monitor: RunningMonitor | None = None
         self._is_open = True
@@ -172,6 +175,7 @@ class Session:
         if now_ns >= self._check_at_ns:
             self._check_at_ns = now_ns + _CHECK_EVERY_NS
             self._look_after_monitor(step)
+            self._allocations.look(self._block.words[Word.ALLOCATIONS_WANTED], step)
         return self.command.at_boundary(step)
 
     def decision(self) -> Decision | None:
@@ -272,6 +276,7 @@ class Session:
         if not self._is_open or os.getpid() != self._pid:
             return
         self._is_open = False
+        self._allocations.close()
         atexit.unregister(self._leave_at_exit)
         if isinstance(self.peers, RunPeers):
             self.peers.leave()
