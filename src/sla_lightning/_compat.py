@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lightning.pytorch import Trainer
-from lightning.pytorch.strategies import DeepSpeedStrategy
+from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy
 
 from sla_lightning._compat_position import IMPORT_ERROR
 
@@ -206,6 +206,35 @@ def ranks_of_one_model(trainer: Trainer) -> tuple[tuple[int, ...], ...]:
     if num == 1:
         return ()
     return tuple(tuple(range(at, at + num)) for at in range(0, trainer.world_size, num))
+
+
+def are_gradients_whole(trainer: Trainer) -> bool:
+    """Whether each rank holds the whole gradient, the same on all ranks, at an update."""
+    strategy = trainer.strategy
+    is_known = isinstance(strategy, DDPStrategy | SingleDeviceStrategy)
+    return is_known and not isinstance(strategy, DeepSpeedStrategy)
+
+
+def has_scaler(trainer: Trainer) -> bool:
+    """Whether losses are scaled, so that updates are skipped in healthy runs."""
+    if isinstance(trainer.strategy, DeepSpeedStrategy):
+        engine: Any = trainer.strategy.model
+        return bool(engine.fp16_enabled())
+    return getattr(trainer.precision_plugin, "scaler", None) is not None
+
+
+def is_engine(trainer: Trainer) -> bool:
+    """Whether DeepSpeed's engine reduces gradients and updates by itself."""
+    return isinstance(trainer.strategy, DeepSpeedStrategy)
+
+
+def norm_of_engine(trainer: Trainer) -> Any:
+    """Gradient norm that DeepSpeed's engine has computed for its last update; None if it has
+    not."""
+    engine: Any = trainer.strategy.model
+    norm = engine.get_global_grad_norm()
+    # Tells of an overflow by a negative number.
+    return None if norm is None or (isinstance(norm, float) and norm < 0) else norm
 
 
 def is_sharded(trainer: Trainer) -> bool:

@@ -64,6 +64,8 @@ class CheckpointGuard:
         no checkpoint of the run."""
         self.trusted: Path | None = None
         """Checkpoint that is loaded without being verified again."""
+        self.is_doubtful = False
+        """Whether what is saved now is for people to look at, and never to go on from."""
         self._said: set[str] = set()
 
     def wrap(self) -> None:
@@ -112,6 +114,8 @@ class CheckpointGuard:
             save(checkpoint, filepath, storage_options=storage_options)
             return
         facts = facts_of(self._trainer, checkpoint)
+        if self.is_doubtful:
+            facts = replace(facts, is_healthy=False)
         path, why_not = self._agree(filepath, self._why_not(filepath, facts))
         if why_not:
             self._say(f"Not saved: {path}. {why_not}", once=False)
@@ -148,7 +152,7 @@ class CheckpointGuard:
         # The host's own writer goes through memory twice, through the folder for temporary
         # files, and says nothing where it may not write.
         is_writer = self._trainer.is_global_zero
-        if self._settings.background:
+        if self._settings.background or self.is_doubtful:
             written = checkpoint if is_writer else {}
             checkpoint, replicas = snapshot((written, facts.replicas), self._buffers)
             facts = replace(facts, tensors=name_tensors(checkpoint), replicas=replicas)
@@ -188,8 +192,6 @@ class CheckpointGuard:
 
     def _bear_earlier(self) -> None:
         """Collective. Takes what became of the save before this one, on all ranks alike."""
-        if not self._settings.background:
-            return
         try:
             self._shelf.drain(self._settings.limit_s)
         except SaveFailedError as error:

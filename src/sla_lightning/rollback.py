@@ -92,7 +92,7 @@ class Rollback:
         _compat_position.restore(self._trainer, choice.path)
         self._guard.trusted = None
         memories = self._take_up()
-        skipped = self._skip(decision, onset)
+        skipped = self.leave_out(decision, onset)
         self._shelf.rolled_back(choice)
         self._session.rolled_back(choice.step, memories)
         self._tell(choice, decision, skipped)
@@ -115,8 +115,9 @@ class Rollback:
             )
         return choice
 
-    def _skip(self, decision: Decision, onset: int) -> range | None:
-        """Sees to it that the batches from onset to alarm are not trained on again."""
+    def leave_out(self, decision: Decision, onset: int) -> range | None:
+        """Sees to it that the batches from onset to alarm are not trained on again; returns
+        their numbers, None if they are not known."""
         if decision.onset_step is None or decision.alarm_step is None:
             return None
         numbers = self.batches.of_steps(onset, decision.alarm_step)

@@ -13,6 +13,7 @@ from torch import distributed as dist
 from sla_lightning import _compat
 from sla_lightning.actions import drive, refuse_to_save
 from sla_lightning.checkpoint_guard import CheckpointGuard
+from sla_lightning.mild_actions import MildActions
 from sla_lightning.position import Position
 from sla_lightning.resume import Resume
 from sla_lightning.rollback import Rollback
@@ -78,6 +79,8 @@ class WatchedFit:
         self.guard = CheckpointGuard(trainer, self.session, shelf, self._settings)
         self._rollback = Rollback(trainer, self.session, shelf, self.guard, self._take_up)
         self.watch = FitWatch(trainer, module, self.session, faults, self._rollback.batches)
+        self.mild = MildActions(trainer, self.watch, self.guard, self._rollback)
+        """Carries out what neither stops training nor takes it back."""
         try:
             self.guard.wrap()
             self.seeds = FitSeeds(trainer, module, self.session, faults)
@@ -193,17 +196,19 @@ class WatchedFit:
             self.seeds.tell_workers()
         # On every rank: rank 0 waits for the last samples of all.
         self.watch.losses.drain()
+        kept = {"version": STATE_VERSION, "gradients": self.watch.gradients.state(), **ranks}
         if self.session.rank != 0:
-            return {"version": STATE_VERSION, **ranks}
+            return kept
         last_step = self.watch.step if self.watch.recorder.num_records else None
         detectors = self.session.ask_state(last_step)
-        return {"version": STATE_VERSION, "detectors": detectors, **ranks}
+        return {**kept, "detectors": detectors}
 
     def load(self, state: dict[str, Any]) -> None:
         """Keeps what :meth:`state` gave, until training is where it was."""
         version = state.get("version")
         if version in READABLE_VERSIONS:
             self._loaded = state
+            self.watch.gradients.load(state.get("gradients"))
             if self.seeds is not None:
                 self.seeds.adopt(state)
         elif version is not None:

@@ -31,6 +31,9 @@ CATALOGUE = "checkpoints.jsonl"
 OWN_FOLDER = "checkpoints"
 """Folder in the run folder whose checkpoints are counted and removed here, not by a host."""
 
+SNAPSHOT_FOLDER = "snapshots"
+"""Folder in the run folder for states that are doubtful: for people, never to go on from."""
+
 
 def run_identity(environment: Mapping[str, str], script: str) -> str:
     """What the checkpoints of one job have in common over all its starts.
@@ -233,6 +236,8 @@ class Shelf:
             self._tell("rolled_back", choice)
         self._keep.scan()
         for path, manifest in self._line.newest_first():
+            if path.parent.name == SNAPSHOT_FOLDER and not manifest.is_healthy:
+                continue
             if manifest.sequence > choice.manifest.sequence and path != choice.path:
                 reason = f"the run was rolled back to step {choice.step}, before it."
                 reject(self._line, path, reason, manifest)

@@ -89,7 +89,8 @@ class Decisions:
         if self.ending is not None:
             return
         if self._standing is not None and action <= self._standing.action and not is_standstill:
-            if self._is_news(breach):
+            is_other = action is not self._standing.action
+            if self._is_news(breach) or (is_other and self._standing.action < Action.ROLLBACK):
                 self._keep_for_later(_Wanted(action, breach, tuple(nodes)))
             return
         reason = breach.message
@@ -127,6 +128,9 @@ class Decisions:
         if breach.rank is None:
             return len(self._back) == self._num_ranks
         return breach.rank in self._back
+
+    def _stands(self, decision: Decision) -> bool:
+        return self._standing is not None and self._standing.number == decision.number
 
     def _keep_for_later(self, wanted: "_Wanted") -> None:
         if self._later is None or wanted.action > self._later.action:
@@ -305,11 +309,14 @@ class Decisions:
             )
             if decision.action is Action.ROLLBACK:
                 self._go_on(decision, outcome.carried_out)
+            elif decision.action < Action.ROLLBACK and self._stands(decision):
+                self._standing = None
+                self._do_later()
             return
         if outcome.result is Result.WITHDRAWN:
             self._too_late.append(decision)
         is_over = outcome.result is not Result.OVERDUE
-        if is_over and self._standing is not None and self._standing.number == decision.number:
+        if is_over and self._stands(decision):
             self._standing = None
         self._journal.note(
             "notice",
@@ -334,11 +341,15 @@ class Decisions:
             )
             return
         self._standing = None
-        later, self._later = self._later, None
         if len(steps) > 1:
-            later = _Wanted(Action.STOP, _split(decision, self._back, ranks), self._nodes)
+            self._later = _Wanted(Action.STOP, _split(decision, self._back, ranks), self._nodes)
         else:
             self._tell_restored(decision, len(ranks), self._back[ranks[0]])
+        self._do_later()
+
+    def _do_later(self) -> None:
+        """Training goes on: what was found meanwhile is done after this."""
+        later, self._later = self._later, None
         if later is not None:
             self._after_this.append(later)
 

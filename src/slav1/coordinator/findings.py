@@ -188,7 +188,9 @@ class Findings:
         if self._adviser is not None:
             self._adviser.on_breach(breach.rule)
         if verdict.action > Action.LOG:
-            self._fault = self._fault or fault_of(breach, found.found_ns)
+            if verdict.action >= Action.ROLLBACK:
+                # What is milder lets training go on: there is nothing to come back from.
+                self._fault = self._fault or fault_of(breach, found.found_ns)
             decisions.decide(verdict.action, _with_policy(breach, verdict), nodes)
 
     def _tell_problem(self, breach: Breach, verdict: Verdict) -> None:

@@ -3,6 +3,6 @@
 Imports torch, so nothing that the monitor imports may import this package.
 """
 
-from slav1.gradients.watch import GradientWatch
+from slav1.gradients.watch import GradientWatch, leaves_out
 
-__all__ = ["GradientWatch"]
+__all__ = ["GradientWatch", "leaves_out"]

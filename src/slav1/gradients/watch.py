@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slav1.contract import Contract, Mode
 from slav1.contract.settings import GradientSettings
 from slav1.gradients.clipping import ClipStats, adapted, on_device_of, to_plain
 from slav1.gradients.plan import Plan, num_given, plan_for
@@ -21,6 +22,12 @@ REMEMBERED_NORMS = 128
 
 LEARNED_NORMS = 16
 """Fewer of them say nothing about what is usual."""
+
+
+def leaves_out(contract: Contract) -> bool:
+    """Whether a contract lets an update be left out whose gradient is not finite."""
+    rule = contract.rules["non_finite"]
+    return rule.mode is Mode.ENFORCE and bool(getattr(rule.detector, "reflex", False))
 
 
 class GradientWatch:
@@ -84,6 +91,11 @@ class GradientWatch:
         except RuntimeError as error:
             self._plans[id(optimizer)] = None
             self._say(f"Gradients are not looked at any more: {error}")
+
+    def hear_of(self, norm: Tensor | float | None, *, is_scaled: bool) -> None:
+        """A host that updates by itself tells the norm afterwards; None if it has none."""
+        if norm is not None and self._settings.norm:
+            self._parts.append(Readings(_on_host_if_cheap(norm), is_scaled=is_scaled))
 
     def take(self) -> Readings:
         """The step is over; returns what was read of its gradients."""

@@ -9,9 +9,7 @@ from slav1.decision import Action
 
 # What this version can carry out. The rest is declared in the contract already and
 # stands for a line in the ledger.
-_CARRIED_OUT = frozenset(
-    {Action.LOG, Action.THROTTLE_IO, Action.ROLLBACK, Action.STOP, Action.RESTART}
-)
+_CARRIED_OUT = frozenset(set(Action) - {Action.ISOLATE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
