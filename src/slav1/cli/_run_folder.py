@@ -13,6 +13,7 @@ from slav1.recorder.ring import read_ring_file
 from slav1.sample import Round, Sample
 
 LEDGER = "ledger.jsonl"
+POLICY_COPY = "policy.rego"
 _RING = re.compile(r"ring-(\d+)\.bin")
 
 
@@ -77,7 +78,7 @@ def events_of(run: Path) -> Iterator[Sample | Round]:
     Raises:
         CommandLineError: If there is no ring, or one can't be read.
     """
-    rings = _rings_of(run)
+    rings = rings_of(run)
     for step in sorted(set().union(*rings.values())):
         samples = [rings[rank][step] for rank in sorted(rings) if step in rings[rank]]
         yield from samples
@@ -85,8 +86,17 @@ def events_of(run: Path) -> Iterator[Sample | Round]:
             yield Round(step=step, samples=tuple(samples))
 
 
-def _rings_of(run: Path) -> dict[int, dict[int, Sample]]:
-    """The samples of every rank by step."""
+def has_rings(run: Path) -> bool:
+    """Whether any flight ring of a run was kept."""
+    return any(_RING.fullmatch(path.name) for path in run.iterdir())
+
+
+def rings_of(run: Path) -> dict[int, dict[int, Sample]]:
+    """The samples of every rank by step.
+
+    Raises:
+        CommandLineError: If there is no ring, or one can't be read.
+    """
     rings: dict[int, dict[int, Sample]] = {}
     for path in run.iterdir():
         match = _RING.fullmatch(path.name)

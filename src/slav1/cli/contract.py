@@ -1,6 +1,7 @@
 """``sla contract show`` and ``sla contract check``: a contract with all it says."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,8 @@ import typer
 from slav1.cli._errors import CommandLineError
 from slav1.cli._output import print_note
 from slav1.contract import Contract, ContractError, Mode, Rung, ladder
-from slav1.policy.table import available
+from slav1.policy import PolicyError, available
+from slav1.policy.process import PolicyProcess
 
 REFUSED = 3
 """Exit status for a file that is no contract."""
@@ -42,12 +44,15 @@ def check(
         raise CommandLineError(f"{file} is no file; give the path of a contract in YAML.")
     try:
         contract = Contract.load(file)
-    except ContractError as error:
+        more = policy_notes(contract)
+    except (ContractError, PolicyError) as error:
+        key = error.key if isinstance(error, ContractError) else "policy"
+        text = str(error) if isinstance(error, ContractError) else f"{file}: {error}"
         if as_json:
-            print(json.dumps({"contract": None, "error": str(error), "key": error.key}))
-        print_note(f"sla contract check: {error}")
+            print(json.dumps({"contract": None, "error": text, "key": key}))
+        print_note(f"sla contract check: {text}")
         raise typer.Exit(REFUSED) from error
-    _print(contract, as_json=as_json)
+    _print(contract, as_json=as_json, more=more)
 
 
 def notes(contract: Contract) -> list[str]:
@@ -71,21 +76,42 @@ def notes(contract: Contract) -> list[str]:
         for rung in ladder(contract)
         if rung.key == "rules.hang.limit_s" and rung.is_within_recovery is False
     ]
-    if contract.policy is not None:
-        found.append("policy: this version reads no policy file.")
     return found
 
 
-def _print(contract: Contract, *, as_json: bool) -> None:
+def policy_notes(contract: Contract) -> list[str]:
+    """Tells how a contract's policy was found: loaded, and asked about an empty input.
+
+    Args:
+        contract: The contract.
+
+    Returns:
+        One sentence each; none without a policy.
+
+    Raises:
+        PolicyError: If the policy can't be used.
+    """
+    if contract.policy is None:
+        return []
+    policy = PolicyProcess.open(contract.policy)
+    policy.close()
+    found = [f"policy: {policy.name} is asked for {policy.query}, and grants nothing by itself."]
+    if policy.first_problem is not None:
+        found = [f"policy: {policy.name} can't be asked now. {policy.first_problem}"]
+    off = [name for name in contract.policy.rules if contract.rules[name].mode is Mode.OFF]
+    return found + [f"policy.rules: {name} is off, so there is nothing to ask." for name in off]
+
+
+def _print(contract: Contract, *, as_json: bool, more: Sequence[str] = ()) -> None:
     if as_json:
-        print(json.dumps(_as_json(contract)))
+        print(json.dumps(_as_json(contract, more)))
         return
     print(contract.to_yaml())
     print(f"# Recovery within {contract.recovery_within_s:g} s.")
     print("# Time-outs in the order in which they act, in seconds:")
     for rung in ladder(contract):
         print(f"#   {rung.key:<36}{rung.limit_s:>9.2f}{_end_of(rung)}".rstrip())
-    for note in notes(contract):
+    for note in (*notes(contract), *more):
         print(f"# Note: {note}")
 
 
@@ -96,10 +122,10 @@ def _end_of(rung: Rung) -> str:
     return f"  job ended after {rung.ended_after_s:.2f}{late}"
 
 
-def _as_json(contract: Contract) -> dict[str, Any]:
+def _as_json(contract: Contract, more: Sequence[str]) -> dict[str, Any]:
     return {
         "contract": contract.to_dict(),
         "recovery_within_s": contract.recovery_within_s,
         "ladder": [asdict(rung) for rung in ladder(contract)],
-        "notes": notes(contract),
+        "notes": [*notes(contract), *more],
     }

@@ -10,13 +10,22 @@ import typer
 from slav1 import replay as series
 from slav1.breach import Breach, Fact, Status
 from slav1.cli._errors import CommandLineError
+from slav1.cli._judged_again import Judge, judge_of, judged_again, print_changes, verdict_facts
 from slav1.cli._output import print_note, print_table
-from slav1.cli._run_folder import contract_of, events_of, find_run
+from slav1.cli._run_folder import (
+    POLICY_COPY,
+    contract_of,
+    entries_of,
+    events_of,
+    find_run,
+    has_rings,
+    rings_of,
+)
 from slav1.contract import Contract, ContractError, Mode, Rule
 from slav1.detectors._detector import Detector
 from slav1.guard import Guard
 from slav1.ledger import Entry, Kind
-from slav1.policy.table import judge
+from slav1.sample import Sample
 
 BREACHED = 3
 """Exit status if a breach was found."""
@@ -40,28 +49,47 @@ def replay(
         bool, typer.Option("--json", help="Print one JSON object an event, as in the ledger.")
     ] = False,
 ) -> None:
-    """Print what the rules find in a recorded series.
+    """Print what the rules find in a recorded series, and what would be done about it.
 
     A CSV file has a row a step and the columns step and loss; optionally grad_norm,
-    mem_allocated_mib, iteration_time_s. Exit status: 0 without a breach, 3 with one,
-    2 if there is nothing to replay.
+    mem_allocated_mib, iteration_time_s. With a contract, the breaches in a run's ledger
+    are judged by it as well. Exit status: 0 without a breach, 3 with one, 2 if there is
+    nothing to replay.
     """
-    if recorded.is_dir():
-        run = find_run(recorded)
-        in_force = contract_of(run, contract)
-        findings = _of_run(run, in_force)
-    elif not recorded.exists():
+    if not recorded.exists():
         raise CommandLineError(f"{recorded} is not there; give a CSV file or a run folder.")
+    if recorded.is_dir():
+        entries, past = _run(find_run(recorded), contract, is_shown=not as_json)
     else:
-        in_force = _contract_for_series(contract)
-        findings = _of_series(recorded, in_force)
-    entries = [_entry(breach, in_force.rules[breach.rule]) for breach in findings]
+        entries, past = _series(recorded, contract), []
     if as_json:
-        for entry in entries:
+        for entry in (*entries, *past):
             print(entry.to_json())
     else:
         _print(recorded, entries)
-    raise typer.Exit(BREACHED if any(entry.kind == "breach" for entry in entries) else 0)
+        if past:
+            print_changes(str(recorded), past)
+    is_breached = any(entry.kind == "breach" for entry in (*entries, *past))
+    raise typer.Exit(BREACHED if is_breached else 0)
+
+
+def _series(path: Path, given: Path | None) -> list[Entry]:
+    in_force = _contract_for_series(given)
+    with judge_of(in_force) as judge:
+        return [_entry(breach, judge) for breach in _of_series(path, in_force)]
+
+
+def _run(run: Path, given: Path | None, *, is_shown: bool) -> tuple[list[Entry], list[Entry]]:
+    """What the rings show, and the ledger's breaches judged by a contract that was given."""
+    in_force = contract_of(run, given)
+    with judge_of(in_force, None if given else run / POLICY_COPY) as judge:
+        ledger = entries_of(run) if given else []
+        if not has_rings(run) and any(entry.kind == "breach" for entry in ledger):
+            if is_shown:
+                print_note(f"{run} holds no flight rings: only its ledger is judged.")
+            return [], list(judged_again(ledger, judge, {}))
+        found = [_entry(breach, judge) for breach in _of_run(run, in_force, judge)]
+        return found, list(judged_again(ledger, judge, rings_of(run)) if ledger else ())
 
 
 def _contract_for_series(given: Path | None) -> Contract:
@@ -75,9 +103,11 @@ def _watched(contract: Contract) -> dict[str, Rule]:
     return {name: rule for name, rule in contract.rules.items() if rule.mode is not Mode.OFF}
 
 
-def _of_run(run: Path, contract: Contract) -> Iterator[Breach]:
+def _of_run(run: Path, contract: Contract, judge: Judge) -> Iterator[Breach]:
     guard = Guard({name: rule.detector for name, rule in _watched(contract).items()})
     for event in events_of(run):
+        if isinstance(event, Sample):
+            judge.see(event)
         yield from guard.observe(event)
 
 
@@ -113,9 +143,9 @@ def _note_what_limits(
         )
 
 
-def _entry(breach: Breach, rule: Rule) -> Entry:
+def _entry(breach: Breach, judge: Judge) -> Entry:
     """One finding as a ledger line; a series has no wall clock, so its time is 0."""
-    verdict = judge(breach, rule)
+    rule, verdict = judge.contract.rules[breach.rule], judge.verdict(breach)
     evidence: dict[str, Fact] = {**breach.evidence, "is_actionable": breach.is_actionable}
     if breach.arl0 is not None:
         evidence["arl0"] = breach.arl0
@@ -133,7 +163,7 @@ def _entry(breach: Breach, rule: Rule) -> Entry:
         mode=rule.mode.value,
         action=(verdict.would_have or verdict.action).name.lower(),
         message=breach.message,
-        evidence=evidence,
+        evidence={**evidence, **verdict_facts(verdict)},
     )
 
 

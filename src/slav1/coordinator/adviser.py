@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from slav1.breach import Breach, Status
+from slav1.breach import Breach, Fact, Status
 from slav1.contract import Contract, PolicySettings, Rule
 from slav1.coordinator.rollbacks import Rollbacks
 from slav1.detectors._fragmentation import fragmentation_percent
@@ -16,6 +16,9 @@ from slav1.sample import Sample
 
 FRAGMENTATION = "gpu_fragmentation_rate"
 """Share of the device memory held by torch's allocator that is in no tensor, in percent."""
+
+STALL = "step_stall_seconds"
+"""Time since any rank ended a step, in seconds."""
 
 _NO_METRICS = ("rank", "step", "time_s", "batch")
 
@@ -91,28 +94,58 @@ class Adviser:
         Returns:
             Number that the answer will have; None if there will be none.
         """
+        document = self.document(
+            breach,
+            rule,
+            table,
+            now_s=now_s,
+            rollbacks=rollbacks,
+            can_roll_back=can_roll_back,
+        )
+        self._num_asked += 1
+        return self._num_asked if self.asked.ask(self._num_asked, document) else None
+
+    def document(
+        self,
+        breach: Breach,
+        rule: Rule,
+        table: Verdict,
+        *,
+        now_s: float | None,
+        rollbacks: Rollbacks,
+        can_roll_back: bool,
+    ) -> str:
+        """Writes the input document about a breach, as JSON text.
+
+        Args:
+            breach: What was found.
+            rule: The rule it belongs to.
+            table: What the contract's table says about it.
+            now_s: Clock of :meth:`on_samples`, in seconds; None if there is none.
+            rollbacks: How often the run has gone back.
+            can_roll_back: Whether the run's host can go back to a checkpoint.
+        """
         known = Circumstances(
             metadata={**self._metadata, "can_roll_back": can_roll_back},
-            metrics=self._metrics(breach.rank, now_s),
+            # What the finding itself is about was measured closer to it.
+            metrics={**self._metrics(breach.rank, now_s), **_measured(breach.evidence)},
             history={
                 "breaches": self._num_breaches[rule.name],
                 "rollbacks": rollbacks.num_all,
                 "rollbacks_within_window": rollbacks.num_within(breach.step),
             },
         )
-        self._num_asked += 1
-        document = json.dumps(question(breach, rule, table, known))
-        return self._num_asked if self.asked.ask(self._num_asked, document) else None
+        return json.dumps(question(breach, rule, table, known))
 
-    def _metrics(self, rank: int | None, now_s: float) -> dict[str, float]:
+    def _metrics(self, rank: int | None, now_s: float | None) -> dict[str, float]:
         sample = self._samples.get(min(self._samples, default=-1) if rank is None else rank)
         found = {} if sample is None else metrics_of(sample)
         if rank is None:
             rates = [metrics_of(each).get(FRAGMENTATION) for each in self._samples.values()]
             known = [rate for rate in rates if rate is not None]
             found |= {FRAGMENTATION: max(known)} if known else {}
-        if self._last_step_s is not None:
-            found["step_stall_seconds"] = max(0.0, now_s - self._last_step_s)
+        if self._last_step_s is not None and now_s is not None:
+            found[STALL] = max(0.0, now_s - self._last_step_s)
         return found
 
 
@@ -130,6 +163,15 @@ def metrics_of(sample: Sample) -> dict[str, float]:
     }
     rate = fragmentation_percent(sample)
     return found if rate is None else {**found, FRAGMENTATION: rate}
+
+
+def _measured(evidence: Mapping[str, Fact]) -> dict[str, float]:
+    values = {name: evidence.get(name) for name in (FRAGMENTATION, STALL)}
+    return {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, float) and math.isfinite(value)
+    }
 
 
 def metadata_of(contract: Contract) -> dict[str, str]:

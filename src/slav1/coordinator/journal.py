@@ -159,4 +159,6 @@ def _evidence(breach: Breach, verdict: Verdict) -> dict[str, Fact]:
         evidence["arl0"] = breach.arl0
     if verdict.would_have is not None:
         evidence["would_have"] = verdict.would_have.name.lower()
+    if verdict.policy is not None:
+        evidence["policy"] = dict(verdict.policy)
     return evidence

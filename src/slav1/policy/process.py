@@ -197,8 +197,8 @@ class PolicyProcess:
             if self._process.poll() is not None:
                 break
         raise PolicyError(
-            f"policy {self.name}: the process that was to load it ended, or was not ready within "
-            f"{START_LIMIT_S:g} s."
+            f"policy {self.name}: it could not be loaded and asked about an empty input within "
+            f"{START_LIMIT_S:g} s, or its process has ended; what that said stands above."
         )
 
     def _take_in(self, message: dict[str, Any]) -> None:

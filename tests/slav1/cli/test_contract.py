@@ -97,7 +97,7 @@ def test_check_refuses_a_bad_file_in_one_line(sla, tmp_path, text, key):
     [
         ({"straggler": {"action": "isolate"}}, "rules.straggler.action"),
         ({"hang": {"limit_s": 29.0}}, "rules.hang.limit_s"),
-        ({"policy": "mine.rego"}, "policy"),
+        ({"policy": "slav1:stall.rego"}, "policy"),
     ],
 )
 def test_what_is_accepted_but_not_done_is_said(sla, tmp_path, change, part):
