@@ -90,7 +90,7 @@ def test_every_group_of_a_healthy_job_answers(launch):
     assert said(ended, 0)["threads"] == []
 
 
-@pytest.mark.parametrize("culprit", [0, 1])
+@pytest.mark.parametrize("culprit", [pytest.param(0, marks=pytest.mark.thorough), 1])
 def test_a_rank_that_does_not_take_part_is_named(launch, culprit):
     """
     Ranks that wait for one that never calls end soon after the time-out, with the same
@@ -117,6 +117,7 @@ def test_a_rank_that_does_not_take_part_is_named(launch, culprit):
     )
 
 
+@pytest.mark.thorough
 def test_a_rank_that_is_late_but_in_time_is_waited_for(launch):
     """
     A rank that calls within the time-out makes the probe longer, not fail.
@@ -127,6 +128,7 @@ def test_a_rank_that_is_late_but_in_time_is_waited_for(launch):
     assert said(ended, 0)["seconds_s"] > 1
 
 
+@pytest.mark.thorough
 def test_a_rank_that_came_later_is_not_blamed(launch):
     """
     When the first rank gives up, one that came later and waits like it answers the roll
@@ -144,6 +146,7 @@ def test_a_rank_that_came_later_is_not_blamed(launch):
     assert said(ended, 1)["seconds_s"] < 4
 
 
+@pytest.mark.thorough
 def test_a_wrong_sum_fails_on_all_ranks(launch):
     """
     If one rank's numbers arrive wrongly, all ranks raise the same error, in one breath.
@@ -156,7 +159,9 @@ def test_a_wrong_sum_fails_on_all_ranks(launch):
     assert "All ranks are there" in error["text"]
 
 
-@pytest.mark.parametrize("trouble", ["stopped", "killed"])
+@pytest.mark.parametrize(
+    "trouble", [pytest.param("stopped", marks=pytest.mark.thorough), "killed"]
+)
 def test_a_rank_that_dies_or_stops_in_the_middle_is_named(launch, trouble):
     """
     A rank that took the call and then died or stopped does not answer the roll call.
@@ -177,6 +182,7 @@ def test_a_rank_that_dies_or_stops_in_the_middle_is_named(launch, trouble):
     assert max(said(ended, rank)["seconds_s"] for rank in (0, 1)) < TIMEOUT_S + SLACK_S
 
 
+@pytest.mark.thorough
 def test_a_stopped_store_host_holds_nobody(launch):
     """
     If the stopped rank is the host of the store, the others end in time all the same and
