@@ -11,7 +11,7 @@ from slav1.breach import Breach, Status
 from slav1.contract import Contract
 from slav1.guard import Guard
 from slav1.phase import Phase
-from slav1.sample import Pulse, Round, Sample, Save
+from slav1.sample import Pulse, Round, Sample, Save, Usage
 
 
 class CountState(NamedTuple):
@@ -146,5 +146,6 @@ def test_all_rules_of_a_level_run_in_one_guard():
         guard.observe(pulse(0))
         guard.observe(Round(step=0, samples=(sample(0, 0), sample(1, 0))))
         guard.observe(Save(step=0, time_s=0.0, succeeded=True))
+        guard.observe(Usage(rank=0, step=0, time_s=0.0, host_mib=100.0))
 
         assert all(num > 0 for num in guard.num_seen.values())

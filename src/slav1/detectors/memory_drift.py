@@ -118,9 +118,9 @@ class MemoryDriftSequential:
     """Steps (or three cycles of the kind that it grew with, if that is more) without a new
     height that end an incident."""
 
-    trace_host: bool = False
-    """Whether ``tracemalloc`` looks for the line of Python code while host memory is suspected.
-    It slows Python down several times for some seconds, and sees no tensors."""
+    trace_host_steps: int = 0
+    """Steps over which ``tracemalloc`` looks for the line of Python code once host memory is
+    suspected; 0 for never. It slows Python down several times meanwhile, and sees no tensors."""
 
     def __post_init__(self) -> None:
         if not self.arl0 >= 100:
@@ -135,7 +135,7 @@ class MemoryDriftSequential:
         for name in ("tolerance_mib", "min_growth_mib", "horizon_s"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}.")
-        for name in ("warmup_steps", "suspect_after_steps", "quiet_steps"):
+        for name in ("warmup_steps", "suspect_after_steps", "quiet_steps", "trace_host_steps"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0 steps, got {getattr(self, name)}.")
 

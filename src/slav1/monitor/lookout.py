@@ -7,8 +7,9 @@ from slav1.contract import Contract, Mode
 from slav1.coordinator import messages as job
 from slav1.detectors._detector import is_of_job
 from slav1.guard import Guard
+from slav1.monitor.process_tree import ProcessTree
 from slav1.monitor.watched_rank import WatchedRank
-from slav1.sample import Sample
+from slav1.sample import Sample, Usage
 
 REPORT_EVERY_S = 1.0
 """A report goes out at least so often, in seconds, empty or not."""
@@ -32,13 +33,14 @@ class Lookout:
             send: Sends a message to the coordinator.
         """
         self._send = send
-        self._guard = Guard(
-            {
-                name: rule.detector
-                for name, rule in contract.rules.items()
-                if not is_of_job(rule.detector) and rule.mode is not Mode.OFF
-            }
-        )
+        detectors = {
+            name: rule.detector
+            for name, rule in contract.rules.items()
+            if not is_of_job(rule.detector) and rule.mode is not Mode.OFF
+        }
+        self._guard = Guard(detectors)
+        self._tree = ProcessTree()
+        self._reads_usage = any(Usage in each.WATCHES for each in detectors.values())
         self._reported_at_s = self._pulsed_at_s = float("-inf")
         self.has_news = False
         """Whether any rank had ended a step at the last look."""
@@ -75,16 +77,30 @@ class Lookout:
             for rank in ranks:
                 if rank.is_worth_a_pulse(now_s):
                     found += self._guard.observe(rank.pulse(now_s))
+        if samples and self._reads_usage:
+            found += self._look_at_usage(ranks, now_s)
         if samples or found or now_s - self._reported_at_s >= REPORT_EVERY_S:
             self._reported_at_s = now_s
             self._report(samples, found)
         for rank in ranks:
             rank.beat()
+            for finding in found:
+                if finding.rank == rank.rank and (wanted := finding.evidence.get("wants")):
+                    rank.ask_for_allocations(is_device=wanted == "device_allocations")
         return found
 
     def forget_steps(self, rank: int) -> None:
         """A rank went back to a checkpoint: what its steps showed before means nothing."""
         self._guard.forget_steps(rank)
+
+    def _look_at_usage(self, ranks: Sequence[WatchedRank], now_s: float) -> list[Breach]:
+        found: list[Breach] = []
+        pids = frozenset(rank.process.pid for rank in ranks)
+        for rank in ranks:
+            usage = rank.usage.read(self._tree, pids, now_s)
+            if usage is not None:
+                found += self._guard.observe(usage)
+        return found
 
     def _report(self, samples: list[Sample], found: list[Breach]) -> None:
         packed = [job.pack_breach(finding) for finding in found]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from slav1.monitor.gate import Connection
 from slav1.monitor.process import WatchedProcess
 from slav1.monitor.stacks import StackFile
+from slav1.monitor.usage_reader import UsageReader
 from slav1.phase import Phase
 from slav1.recorder.block import Block
 from slav1.recorder.layout import Word
@@ -39,6 +40,8 @@ class WatchedRank:
         self.has_left = False
         self.parts = Joiner()
         """Puts together what the rank had to cut."""
+        self.usage = UsageReader(connection.pid, hello.rank, self.block.words)
+        """Reads what its processes hold."""
         self._clock_starts_s = float("-inf")
         self._ring = RingReader(self.block.words, self.block.records)
         self._state, self._state_time_s = "R", float("-inf")
@@ -127,6 +130,12 @@ class WatchedRank:
     def beat(self) -> None:
         """Shows the rank that its monitor lives."""
         self.block.words[Word.BEAT] += 1
+
+    def ask_for_allocations(self, *, is_device: bool) -> None:
+        """Lets the rank look which line of code holds more and more memory."""
+        words = self.block.words
+        num_asked = words[Word.ALLOCATIONS_WANTED] // 2 + 1
+        words[Word.ALLOCATIONS_WANTED] = 2 * num_asked + is_device
 
     def restart_clock(self, now_s: float) -> None:
         """Counts the rank's silence from now on, as after a pause of this monitor."""

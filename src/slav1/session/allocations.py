@@ -65,7 +65,7 @@ class Allocations:
         """
         self._note = note
         rule = contract.rules.get("memory_drift")
-        self._traces_host = rule is not None and getattr(rule.detector, "trace_host", False)
+        self._trace_steps = 0 if rule is None else getattr(rule.detector, "trace_host_steps", 0)
         self._answered = 0
         self._search: Search | None = None
         self._is_device = False
@@ -97,7 +97,7 @@ class Allocations:
             self._answered, self._is_device = wanted, bool(wanted & 1)
             self._search = self._begun()
             self._since_step = step
-        elif step - self._since_step < LOOK_AFTER_STEPS:
+        elif step - self._since_step < self._pause_steps:
             return
         elif self._before is None:
             self._before, self._since_step = self._search.look(), step
@@ -105,10 +105,17 @@ class Allocations:
             self._tell(self._before, self._search.look(), step)
             self._end()
 
+    @property
+    def _pause_steps(self) -> int:
+        is_second = self._before is not None
+        if self._is_device or not is_second:
+            return LOOK_AFTER_STEPS
+        return max(LOOK_AFTER_STEPS, self._trace_steps)
+
     def _begun(self) -> Search | None:
         torch = sys.modules.get("torch")
         if not self._is_device:
-            return PythonAllocations() if self._traces_host else None
+            return PythonAllocations() if self._trace_steps else None
         if torch is None or not torch.cuda.is_initialized():
             return None
         # The monitor's process loads this module, and must not load torch.

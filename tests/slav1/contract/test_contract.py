@@ -46,7 +46,7 @@ def test_facts_are_enforced_and_statistics_observed(level):
 
 def test_only_the_grave_rules_ask_for_more_than_a_line():
     """
-    Hang and liveness ask for a stop, non-finite values and loss variance for a rollback, a
+    Hang, liveness and a drift of memory ask for a stop, non-finite values and loss variance for a rollback, a
     stall for a restart; all others log.
     """
     rules = Contract.level("L1").rules.values()
@@ -56,7 +56,7 @@ def test_only_the_grave_rules_ask_for_more_than_a_line():
     starting_again = {rule.name for rule in rules if rule.action is Action.RESTART}
     logging = {rule.name for rule in rules if rule.action is Action.LOG}
 
-    assert stopping == {"hang", "liveness"}
+    assert stopping == {"hang", "liveness", "memory_drift"}
     assert going_back == {"non_finite", "loss_variance"}
     assert starting_again == {"stall"}
     assert logging == {"straggler", "sync_latency", "sync_outlier"}

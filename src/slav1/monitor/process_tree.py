@@ -1,0 +1,140 @@
+"""Which processes belong to a rank, and what they hold: read from ``/proc`` at a slow pace."""
+
+import contextlib
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from time import perf_counter
+
+SCAN_EVERY_S = 5.0
+"""Pause between two looks at which processes there are, in seconds, at least."""
+
+SHARE_OF_TIME = 0.001
+"""Share of the monitor's time that one kind of reading may take; slower ones come later."""
+
+_PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+_KIB_IN_MIB = 1024.0
+
+
+class ProcessTree:
+    """The processes of a node by their parents; one for all its ranks."""
+
+    def __init__(self) -> None:
+        """Nothing is read yet."""
+        self._children: Mapping[int, list[int]] = {}
+        self._scan_at_s = float("-inf")
+
+    def below(self, pid: int, others: Collection[int], now_s: float) -> list[int]:
+        """The processes that one has started, and those that they have.
+
+        Args:
+            pid: The process.
+            others: Processes that are not its own though it may have started them: other
+                ranks, the monitor. What these have started is left out too.
+            now_s: Monotonic clock, in seconds.
+        """
+        if now_s >= self._scan_at_s:
+            start_s = perf_counter()
+            self._children = _children_by_parent()
+            self._scan_at_s = now_s + pause_s(perf_counter() - start_s, SCAN_EVERY_S)
+        found: list[int] = []
+        ahead = [pid]
+        while ahead:
+            own = [c for c in self._children.get(ahead.pop(), ()) if c not in others and c != pid]
+            found += own
+            ahead += own
+        return found
+
+
+class TreeMemory:
+    """Host memory of a process and those it has started, shared pages counted once.
+
+    What is right, each process's share of its pages (PSS), takes the kernel a walk over all
+    of them. So it is read rarely, and in between the sum moves by what the resident pages
+    do, which is one short file a process.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is read yet."""
+        self._offset_mib: dict[int, float] = {}
+        self._walk_at_s = float("-inf")
+
+    def read_mib(self, pids: list[int], now_s: float) -> float | None:
+        """Memory of some processes together, in MiB; None if the first can't be read.
+
+        Args:
+            pids: The process itself, and those below it.
+            now_s: Monotonic clock, in seconds.
+        """
+        resident = {pid: mib for pid in pids if (mib := _resident_mib(pid)) is not None}
+        if pids[0] not in resident:
+            return None
+        if now_s >= self._walk_at_s or resident.keys() - self._offset_mib.keys():
+            start_s = perf_counter()
+            self._offset_mib = {pid: _share_mib(pid, mib) - mib for pid, mib in resident.items()}
+            self._walk_at_s = now_s + pause_s(perf_counter() - start_s, SCAN_EVERY_S)
+        return max(0.0, sum(mib + self._offset_mib[pid] for pid, mib in resident.items()))
+
+
+def pause_s(cost_s: float, least_s: float) -> float:
+    """How long to wait after a reading that took ``cost_s``, in seconds."""
+    return max(least_s, cost_s / SHARE_OF_TIME)
+
+
+def num_fds(pid: int) -> int | None:
+    """Open file descriptors of a process; None if they can't be counted."""
+    with contextlib.suppress(OSError):
+        # Newer kernels tell the number as the folder's size; others say 0.
+        folder = Path(f"/proc/{pid}/fd")
+        return folder.stat().st_size or sum(1 for _ in folder.iterdir())
+    return None
+
+
+def num_threads(pid: int) -> int | None:
+    """Threads of a process; None if they can't be counted."""
+    fields = _stat_fields(pid)
+    return int(fields[17]) if fields else None
+
+
+def _children_by_parent() -> dict[int, list[int]]:
+    children: dict[int, list[int]] = {}
+    with contextlib.suppress(OSError):
+        for pid in [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]:
+            if fields := _stat_fields(pid):
+                children.setdefault(int(fields[1]), []).append(pid)
+    return children
+
+
+def _stat_fields(pid: int) -> list[bytes]:
+    """Fields of the kernel's line about a process from its state on; none if it is gone."""
+    raw = _read(f"/proc/{pid}/stat")
+    return raw[raw.rindex(b")") + 2 :].split() if b")" in raw else []
+
+
+def _resident_mib(pid: int) -> float | None:
+    fields = _read(f"/proc/{pid}/statm").split()
+    return int(fields[1]) * _PAGE_MIB if len(fields) > 1 else None
+
+
+def _share_mib(pid: int, resident_mib: float) -> float:
+    """Share of a process in its pages, in MiB; without a kernel that tells, what it has
+    resident beside files and shared memory."""
+    for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
+        if line.startswith(b"Pss:"):
+            return int(line.split()[1]) / _KIB_IN_MIB
+    fields = _read(f"/proc/{pid}/statm").split()
+    return resident_mib - int(fields[2]) * _PAGE_MIB if len(fields) > 2 else resident_mib
+
+
+def _read(path: str) -> bytes:
+    """Reads a short file of the kernel; empty if it can't be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, 4096)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
