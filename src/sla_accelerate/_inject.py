@@ -51,6 +51,7 @@ class FaultPoints:
 
     def at_optimizer(self, step: int) -> None:
         """An optimizer is about to make a real step."""
+        self._faults.memory(step, self._prepared.optimizers())
         self._faults.at("optimizer", step)
 
     def at_step_end(self, step: int) -> None:

@@ -105,10 +105,10 @@ class Prepared:
     def copies(self) -> Found:
         """What of all this other ranks hold as well."""
         models = [model for reference in self._models if (model := reference()) is not None]
-        return find_copies(models, self._optimizers_in_order())
+        return find_copies(models, self.optimizers())
 
-    def _optimizers_in_order(self) -> list[Optimizer]:
-        """Optimizers by the order of preparing, which is that of all ranks."""
+    def optimizers(self) -> list[Optimizer]:
+        """Optimizers in the order of preparing, which is that of all ranks."""
         order = [one for reference in self._order if (one := reference()) is not None]
         return [one for one in order if one in self._optimizers]
 

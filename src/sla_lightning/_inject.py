@@ -31,6 +31,7 @@ class FaultPoints:
     def before_optimizer(self) -> None:
         """The backward is over: gradients may be spoilt, then the optimizer begins."""
         self._faults.gradients(self._trainer.global_step, self._module.parameters())
+        self._faults.memory(self._trainer.global_step, self._trainer.optimizers)
         self.at("optimizer")
 
     def remove(self) -> None:

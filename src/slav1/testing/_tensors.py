@@ -35,7 +35,7 @@ def poison_gradient(parameters: Iterable[Parameter]) -> None:
     )
 
 
-def redraw(parameters: Iterable[Parameter], *, seed: int) -> None:
+def redraw(parameters: Iterable[Tensor], *, seed: int) -> None:
     """Puts other numbers of about the same size into every parameter, from a generator of its
     own."""
     import torch

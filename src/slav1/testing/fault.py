@@ -13,6 +13,9 @@ WHERE = ("data", "forward", "backward", "optimizer", "step_end")
 WHAT = ("loss", "gradient", "batch")
 """What ``nan`` can hit."""
 
+HELD = ("parameter", "optimizer")
+"""What ``bitflip`` can hit."""
+
 EVERY_STEP = -1
 """Number of steps of a fault that never ends."""
 
@@ -57,6 +60,11 @@ KINDS: Mapping[str, Kind] = {
     "spike": _kind("wrong targets in its batches", "steps", steps=20),
     "skip_collective": _kind("leaves out the gradient sync", "steps"),
     "uneven": _kind("runs out of data", steps=EVERY_STEP),
+    "bitflip": _kind(
+        "one bit of a parameter, or of the optimizer's state for it, flips in memory",
+        *("what", "bit", "steps"),
+        what="parameter",
+    ),
     "seed": _kind("starts from weights of another seed", step=0),
     "corrupt": _kind(
         "one bit of the next checkpoint flips on its way to the disk", "steps", rank=0
@@ -106,7 +114,12 @@ class Fault:
     with."""
 
     what: str = "loss"
-    """What ``nan`` hits: the loss, the gradients after their sync, or the batch."""
+    """What ``nan`` hits: the loss, the gradients after their sync, or the batch; and
+    ``bitflip``: a ``parameter``, or what the ``optimizer`` keeps for one. It is the first
+    element of the first one, right before the update."""
+
+    bit: int = 20
+    """Which bit of it flips, from 0 for the lowest; counted anew past its highest."""
 
     code: int = 1
     """Exit code of ``exit``."""
@@ -118,6 +131,11 @@ class Fault:
                 raise ValueError(f"Fault {self.kind!r}: {name}={value} must be {needed}.")
         if self.kind == "sleep" and self.seconds is None:
             raise ValueError("Fault 'sleep': seconds= is missing; it must be a number above 0.")
+        allowed = HELD if self.kind == "bitflip" else WHAT
+        if self.what not in allowed:
+            raise ValueError(
+                f"Fault {self.kind!r}: what={self.what} must be one of {', '.join(allowed)}."
+            )
         if self.kind == "straggler":
             self._check_straggler()
 
@@ -233,7 +251,7 @@ _NEEDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "where": (WHERE.__contains__, f"one of {', '.join(WHERE)}"),
     "seconds": (_is_positive_or_none, "a number above 0"),
     "factor": (_is_positive_or_none, "a number above 0"),
-    "what": (WHAT.__contains__, f"one of {', '.join(WHAT)}"),
+    "bit": (_is_whole(0), "a whole number of at least 0"),
     "code": (lambda code: _is_whole(0)(code) and code <= 255, "a whole number from 0 to 255"),
 }
 """For each field: whether a value is right, and what is needed, in words."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from slav1.testing._effects import EFFECTS
 from slav1.testing._files import flip_a_bit
+from slav1.testing._memory import flip_in_memory
 from slav1.testing._tensors import (
     multiply,
     poison_gradient,
@@ -24,6 +25,7 @@ from slav1.testing.fault import EVERY_STEP, Fault
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Parameter
+    from torch.optim import Optimizer
 
 NUM_TIMES = 20
 """Times that the base of a straggler's factor is the median of."""
@@ -112,7 +114,7 @@ class Faults:
             if is_nan and self._acts(index, step):
                 poison_gradient(parameters)
 
-    def first_weights(self, parameters: Iterable[Parameter]) -> None:
+    def first_weights(self, parameters: Iterable[Tensor]) -> None:
         """Changes all weights, in place, if ``seed`` is planned: as if this rank had drawn them
         from another seed and nobody had copied rank 0's. Once; draws no random number.
 
@@ -123,6 +125,20 @@ class Faults:
             if fault.kind == "seed" and not self._num_acted[index]:
                 self._num_acted[index] = 1
                 redraw(parameters, seed=1 + self._rank)
+
+    def memory(self, step: int, optimizers: Iterable[Optimizer]) -> None:
+        """Flips one bit, in place, if ``bitflip`` is planned.
+
+        Args:
+            step: Optimizer step whose update comes next.
+            optimizers: Those that will make it.
+
+        Raises:
+            ValueError: If there is nothing that it could hit.
+        """
+        for index, fault in enumerate(self.planned):
+            if fault.kind == "bitflip" and self._acts(index, step, is_once=True):
+                flip_in_memory(optimizers, fault.what, fault.bit)
 
     def skips_sync(self, step: int) -> bool:
         """Whether this rank leaves out the gradient sync of a step."""

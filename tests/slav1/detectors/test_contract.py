@@ -26,6 +26,7 @@ from slav1.detectors import (
     MemoryDriftLiteral,
     MemoryDriftSequential,
     NonFinite,
+    ReplicaDivergenceLiteral,
     StallLiteral,
     StragglerSequential,
     SyncLatencyLearned,
@@ -34,7 +35,7 @@ from slav1.detectors import (
     UpdateSkew,
 )
 from slav1.phase import Phase
-from slav1.sample import Pulse, Round, Sample, Save, Usage
+from slav1.sample import Difference, Pulse, Replicas, Round, Sample, Save, Usage
 from slav1.state import from_plain, to_plain
 
 # Small windows, so that a short list of events gets past every warm-up.
@@ -50,6 +51,7 @@ EVERY_DETECTOR = [
     MemoryDriftLiteral(window=2, num_rounds=2),
     MemoryDriftSequential(block_steps=4, warmup_steps=0, suspect_after_steps=0, min_growth_mib=0),
     NonFinite(recovery_steps=1),
+    ReplicaDivergenceLiteral(equal_looks=1),
     StallLiteral(limit_s=1.0),
     StragglerSequential(arl0=100, baseline_rounds=10),
     SyncLatencyLearned(arl0=100, min_slowdown_ratio=1, min_excess_ms=0),
@@ -116,6 +118,36 @@ EVENTS = {
         num_steps=st.integers(0, 100),
         exit_reason=st.sampled_from([None, "killed"]),
     ),
+    Replicas: st.builds(
+        Replicas,
+        step=steps,
+        part=st.sampled_from(["one", "another"]),
+        slots=st.sampled_from([(0,), (0, 1)]),
+        ranks=st.just((0, 1, 2)),
+        num_tensors=st.just(2),
+        num_differing=st.just(0),
+        differing=st.just(()),
+        is_first=st.booleans(),
+        is_certain=st.booleans(),
+    )
+    | st.builds(
+        Replicas,
+        step=steps,
+        part=st.sampled_from(["one", "another"]),
+        slots=st.just((0, 1)),
+        ranks=st.just((0, 1, 2)),
+        num_tensors=st.just(2),
+        num_differing=st.just(1),
+        differing=st.builds(
+            lambda slot, camps: (
+                Difference(parameter="weight", kind="parameter", slot=slot, camps=camps),
+            ),
+            st.integers(0, 1),
+            st.sampled_from([((0, 1), (2,)), ((0,), (1,), (2,))]),
+        ),
+        is_first=st.booleans(),
+        is_certain=st.booleans(),
+    ),
     Save: st.builds(
         Save,
         step=steps | st.none(),
@@ -162,6 +194,18 @@ def healthy(kind: type, number: int) -> Any:
         return members[0]
     if kind is Round:
         return Round(step=number, samples=members)
+    if kind is Replicas:
+        return Replicas(
+            step=number,
+            part="one",
+            slots=(0, 1),
+            ranks=(0, 1, 2),
+            num_tensors=2,
+            num_differing=0,
+            differing=(),
+            is_first=number == 0,
+            is_certain=True,
+        )
     if kind is Save:
         return Save(step=number, time_s=10.0 * number, succeeded=True)
     if kind is Usage:
@@ -233,7 +277,7 @@ def test_says_what_it_is_for(detector):
 
     assert kind.RULE and kind.RULE.islower()
     assert kind.VARIANT in {"literal", "learned", "sequential"}
-    assert set(kind.WATCHES) <= {Sample, Round, Pulse, Save, Usage}
+    assert set(kind.WATCHES) <= {Sample, Round, Pulse, Replicas, Save, Usage}
     assert kind.NUM_SAMPLES_NEEDED >= 1
 
 

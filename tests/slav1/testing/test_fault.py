@@ -13,6 +13,7 @@ values = {
     "steps": st.integers(1, 1000),
     "factor": st.floats(1.01, 1e3),
     "what": st.sampled_from(["loss", "gradient", "batch"]),
+    "bit": st.integers(0, 63),
     "code": st.integers(0, 255),
     "rank": st.one_of(st.just("all"), st.integers(0, 1000)),
     "attempt": st.integers(0, 9),
@@ -28,7 +29,10 @@ def faults(draw):
         chosen |= {"seconds"}
     if kind == "straggler":
         chosen = (chosen - {"factor", "where"}) | {"seconds"}
-    return Fault.of(kind, {"step": draw(steps), **{key: draw(values[key]) for key in chosen}})
+    drawn = {key: draw(values[key]) for key in chosen}
+    if kind == "bitflip" and "what" in drawn:
+        drawn["what"] = draw(st.sampled_from(["parameter", "optimizer"]))
+    return Fault.of(kind, {"step": draw(steps), **drawn})
 
 
 @given(fault=faults())
@@ -52,7 +56,7 @@ def test_the_shortest_form_is_enough():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("hnag:step=1", "'hnag' must be one of busy, corrupt, exception, exit, hang,"),
+        ("hnag:step=1", "'hnag' must be one of bitflip, busy, corrupt, exception, exit, hang,"),
         ("", "'' must be one of"),
         ("hang:step=x", "'hang': step=x must be a whole number of at least 0"),
         ("hang:step=-1", "'hang': step=-1 must be a whole number of at least 0"),
@@ -74,6 +78,8 @@ def test_the_shortest_form_is_enough():
         ("straggler:factor=0.5", "factor=0.5 must be above 1"),
         ("straggler:factor=2,where=backward", "where=backward must go with seconds="),
         ("nan:step=1,what=weights", "what=weights must be one of loss, gradient, batch"),
+        ("bitflip:step=1,what=loss", "what=loss must be one of parameter, optimizer"),
+        ("bitflip:step=1,bit=x", "bit=x must be a whole number of at least 0"),
         ("exit:step=1,code=256", "code=256 must be a whole number from 0 to 255"),
     ],
 )

@@ -1,0 +1,145 @@
+"""Copies of tensors that are not equal any more: who is suspect, and what is done."""
+
+from _detector_tools import watch
+
+from slav1.breach import Breach, Status
+from slav1.detectors import ReplicaDivergenceLiteral
+from slav1.sample import Difference, Replicas
+
+
+def looked(
+    step: int,
+    *camps: tuple[int, ...],
+    name: str = "encoder.weight",
+    kind: str = "parameter",
+    num_ranks: int = 3,
+    is_first: bool = False,
+    is_certain: bool = True,
+    slot: int = 0,
+) -> Replicas:
+    """A look at copies: equal on all ranks, or one tensor that differs between camps."""
+    differing = (Difference(parameter=name, kind=kind, slot=slot, camps=camps),) if camps else ()
+    return Replicas(
+        step=step,
+        part="all",
+        slots=(0, 1) if is_first else (slot,),
+        ranks=tuple(range(num_ranks)),
+        num_tensors=6,
+        num_differing=len(differing),
+        differing=differing,
+        is_first=is_first,
+        is_certain=is_certain,
+    )
+
+
+def found(*events: Replicas) -> list[Breach]:
+    """What the rule finds in a run."""
+    return watch(ReplicaDivergenceLiteral(), events)
+
+
+def test_the_minority_of_three_is_suspect() -> None:
+    """
+    Of three copies the one that differs is named, with its parameter and the first step at
+    which it can have changed, and the batches since then count as good.
+    """
+    (breach,) = found(looked(0, is_first=True), looked(50), looked(100, (0, 2), (1,)))
+
+    assert (breach.rank, breach.step, breach.is_actionable) == (1, 100, True)
+    assert breach.evidence["parameter"] == "encoder.weight"
+    assert breach.evidence["first_step"] == 51
+    assert breach.evidence["are_batches_good"] is True
+    assert breach.message == (
+        "Rank 1 holds other bits of encoder.weight than the other 2 ranks, since a step from 51 "
+        "to 100."
+    )
+
+
+def test_two_copies_that_differ_are_both_suspect() -> None:
+    """
+    Of two copies neither is right for being rank 0's; it is acted on all the same, because
+    going back makes both equal.
+    """
+    start = looked(0, is_first=True, num_ranks=2), looked(50, num_ranks=2)
+    (breach,) = found(*start, looked(100, (0,), (1,), num_ranks=2, kind="exp_avg"))
+
+    assert (breach.rank, breach.is_actionable) == (None, True)
+    assert breach.evidence["suspects"] == [0, 1]
+    assert breach.evidence["tensor"] == "exp_avg"
+    assert "Ranks 0, 1 hold different bits of exp_avg of encoder.weight" in breach.message
+
+
+def test_no_majority_names_everyone() -> None:
+    """
+    Two against two, or each for itself: all that hold the tensor are suspect.
+    """
+    start = looked(0, is_first=True, num_ranks=4), looked(50, num_ranks=4)
+    (tie,) = found(*start, looked(100, (0, 3), (1, 2), num_ranks=4))
+    (all_apart,) = found(*start[:2], looked(100, (0,), (1,), (2,), (3,), num_ranks=4))
+
+    assert tie.evidence["suspects"] == [0, 1, 2, 3]
+    assert all_apart.evidence["suspects"] == [0, 1, 2, 3]
+
+
+def test_what_was_never_equal_stops_nothing() -> None:
+    """
+    Copies that differ from the first look on give one notice, and nothing between these
+    ranks is acted on any more, not even another tensor that was equal before.
+    """
+    notice, later = found(
+        looked(0, (0,), (1, 2), is_first=True),
+        looked(50, (0,), (1, 2)),
+        looked(75, slot=1),
+        looked(125, slot=1),
+        looked(175, (0, 1), (2,), slot=1, name="other"),
+    )
+
+    assert notice.status is Status.NOTICE
+    assert "from the first look on" in notice.message
+    assert (later.evidence["parameter"], later.is_actionable) == ("other", False)
+
+
+def test_one_equal_look_is_not_enough_to_act() -> None:
+    """
+    A difference right after the first look is told and not acted on.
+    """
+    (breach,) = found(looked(0, is_first=True), looked(50, (0, 2), (1,)))
+
+    assert (breach.status, breach.is_actionable) == (Status.BREACH, False)
+
+
+def test_copies_that_may_differ_in_health_are_not_acted_on() -> None:
+    """
+    Where something is known by which healthy copies come to differ, nothing is done.
+    """
+    start = looked(0, is_first=True), looked(50), looked(100)
+    (breach,) = found(*start, looked(150, (0, 2), (1,), is_certain=False))
+
+    assert breach.is_actionable is False
+
+
+def test_told_ever_more_rarely_until_it_is_over() -> None:
+    """
+    A difference that stays is told at the first look, the second, the fourth and so on, and
+    once that it is over.
+    """
+    steps = range(150, 600, 50)
+    bad = [looked(step, (0, 2), (1,)) for step in steps]
+    told = found(looked(0, is_first=True), looked(50), looked(100), *bad, looked(600))
+
+    assert [one.step for one in told] == [150, 200, 300, 500, 600]
+    assert told[-1].status is Status.RECOVERED
+    assert {one.rank for one in told} == {1}
+
+
+def test_a_new_start_knows_nothing_of_the_one_before() -> None:
+    """
+    What was equal before a restart does not make a difference after it worth acting on: the
+    machines may be others.
+    """
+    found_again = found(
+        *(looked(step, is_first=step == 0) for step in (0, 50, 100)),
+        looked(101, (0, 2), (1,), is_first=True),
+        looked(150, (0, 2), (1,)),
+    )
+
+    assert [one.status for one in found_again] == [Status.NOTICE]
