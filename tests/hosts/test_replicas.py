@@ -1,0 +1,81 @@
+"""Copies that ranks hold, compared on real ranks of both hosts."""
+
+from typing import Any
+
+import pytest
+
+from ._runs import entries, messages, told
+
+pytestmark = [
+    pytest.mark.ranks,
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning"),
+]
+
+RULE = "replica_divergence"
+
+
+def held(ended: Any, what: str) -> list[Any]:
+    """What each rank held in the end."""
+    return [told(out, "held")[what] for out in ended.out.values()]
+
+
+def test_a_flipped_bit_is_found_named_and_undone(ranks: Any) -> None:
+    """
+    One bit of a parameter that flips on one of three ranks is found at the next look, the
+    rank and the parameter are named, all ranks go back to before it without leaving out a
+    batch, and hold the same in the end.
+    """
+    fault = "bitflip:rank=2,step=12,bit=3"
+    ended = ranks("replicas.py", "lightning", 30, num_ranks=3, env={"SLA_INJECT": fault})
+
+    assert ended.succeeded(), ended
+    assert [told(out, "steps")["num_steps"] for out in ended.out.values()] == [30, 30, 30]
+    assert len(set(held(ended, "weights"))) == 1
+    breach = entries(ranks.run_dir, "breach", rule=RULE)[0]
+    assert (breach.rank, breach.step, breach.action) == (2, 15, "rollback")
+    assert breach.evidence["parameter"] == "net.0.weight"
+    assert breach.evidence["tensor"] == "parameter"
+    assert breach.evidence["first_step"] == 11
+    (restored,) = entries(ranks.run_dir, "restored")
+    assert restored.step == 7
+    goes_on = [text for text in messages(ranks.run_dir, "notice") if "Training goes on" in text]
+    assert "without batches" not in goes_on[0]
+
+
+def test_two_ranks_are_both_suspect(ranks: Any) -> None:
+    """
+    One bit of the optimizer's state that flips on one of two ranks of a loop is found, both
+    ranks are suspect, and after going back they hold the same.
+    """
+    fault = "bitflip:rank=1,step=12,bit=30,what=optimizer"
+    ended = ranks("replicas.py", "accelerate", 30, env={"SLA_INJECT": fault})
+
+    assert ended.succeeded(), ended
+    assert len(set(held(ended, "weights"))) == 1
+    breach = entries(ranks.run_dir, "breach", rule=RULE)[0]
+    assert (breach.rank, breach.step) == (None, 15)
+    assert breach.evidence["suspects"] == [0, 1]
+    assert "exp_avg" in {one["tensor"] for one in breach.evidence["differing"]}
+    assert [line.step for line in entries(ranks.run_dir, "restored")] == [3]
+    assert {told(out, "steps")["stopped_at"] for out in ended.out.values()} == {None}
+
+
+def test_pc15_seeds_and_statistics_of_each_rank_are_fine(ranks: Any) -> None:
+    """
+    Ranks that draw their first weights from seeds of their own, which DDP replaces, and that
+    keep running statistics of their own, hold no copies that differ.
+    """
+    ended = ranks("replicas.py", "lightning", 25)
+
+    assert ended.succeeded(), ended
+    assert len(set(held(ended, "weights"))) == 1
+    assert len(set(held(ended, "statistics"))) == 2
+    assert entries(ranks.run_dir, "breach", "incident_begin", "decision", rule=RULE) == []
+    (notice,) = messages_of_rule(ranks)
+    assert "every 5 steps between ranks 0, 1: 6 parameters and 12 tensors" in notice
+
+
+def messages_of_rule(ranks: Any) -> list[str]:
+    """Notices of the rule."""
+    return [line.message or "" for line in entries(ranks.run_dir, "notice", rule=RULE)]
