@@ -20,6 +20,11 @@ def multiply(loss: Tensor, factor: float | None) -> Tensor:
     return loss * factor
 
 
+def written_memory(mib: float, like: Tensor) -> Tensor:
+    """Returns so many MiB, every page of them written to, on the device of a tensor."""
+    return like.new_ones(max(1, round(mib * (1 << 20) / like.element_size())), requires_grad=False)
+
+
 def poison_gradient(parameters: Iterable[Parameter]) -> None:
     """Writes NaN over the first element of the first gradient.
 

@@ -58,6 +58,11 @@ KINDS: Mapping[str, Kind] = {
     "nan": _kind("NaN in loss, gradient or batch", "what", "steps"),
     "jump": _kind("the loss times factor=", "factor", "steps", factor=10.0),
     "spike": _kind("wrong targets in its batches", "steps", steps=20),
+    "leak": _kind(
+        "keeps mib= more after every step, on the loss's device",
+        *("mib", "steps"),
+        steps=EVERY_STEP,
+    ),
     "skip_collective": _kind("leaves out the gradient sync", "steps"),
     "uneven": _kind("runs out of data", steps=EVERY_STEP),
     "bitflip": _kind(
@@ -112,6 +117,9 @@ class Fault:
     median of this rank's own last 20 times for that part, without what was injected,
     so the first step that is hit only measures. ``jump``: what the loss is multiplied
     with."""
+
+    mib: float = 1.0
+    """What ``leak`` keeps of every step, in MiB, above 0."""
 
     what: str = "loss"
     """What ``nan`` hits: the loss, the gradients after their sync, or the batch; and
@@ -251,6 +259,7 @@ _NEEDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "where": (WHERE.__contains__, f"one of {', '.join(WHERE)}"),
     "seconds": (_is_positive_or_none, "a number above 0"),
     "factor": (_is_positive_or_none, "a number above 0"),
+    "mib": (lambda mib: mib is not None and _is_positive_or_none(mib), "a number above 0"),
     "bit": (_is_whole(0), "a whole number of at least 0"),
     "code": (lambda code: _is_whole(0)(code) and code <= 255, "a whole number from 0 to 255"),
 }
@@ -268,7 +277,7 @@ def _read(kind: str, key: str, value: object) -> dict[str, Any]:
         return {"steps": EVERY_STEP} if _FLAGS[text.lower()] else {}
     if key in ("where", "what") or (key == "rank" and text == "all"):
         return {key: text}
-    number = _number(text, float if key in ("seconds", "factor") else int)
+    number = _number(text, float if key in ("seconds", "factor", "mib") else int)
     if number is None or number == EVERY_STEP:
         raise ValueError(f"Fault {kind!r}: {key}={text} must be {_NEEDED[key][1]}.")
     return {key: number}

@@ -19,6 +19,7 @@ from slav1.testing._tensors import (
     poison_targets,
     redraw,
     with_nan,
+    written_memory,
 )
 from slav1.testing.fault import EVERY_STEP, Fault
 
@@ -52,6 +53,7 @@ class Faults:
         self._visit = 0  # counts changes of the step: a repeated step is a new visit
         self._acted_in: dict[int, int] = {}
         self._num_acted: dict[int, int] = defaultdict(int)
+        self._kept: list[Tensor] = []
         self._entered: tuple[str, float] | None = None
         self._times_s: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=NUM_TIMES))
 
@@ -76,9 +78,12 @@ class Faults:
         self._entered = where, time.perf_counter()
 
     def loss(self, step: int, loss: Tensor) -> Tensor:
-        """Returns the loss as ``nan`` and ``jump`` make it, still part of the graph."""
+        """Returns the loss as ``nan`` and ``jump`` make it, still part of the graph; keeps what
+        ``leak`` leaks, on the device of the loss."""
         for index, fault in enumerate(self.planned):
             is_nan = fault.kind == "nan" and fault.what == "loss"
+            if fault.kind == "leak" and self._acts(index, step, is_once=True):
+                self._kept.append(written_memory(fault.mib, loss))
             if (is_nan or fault.kind == "jump") and self._acts(index, step):
                 loss = multiply(loss, float("nan") if is_nan else fault.factor)
         return loss

@@ -46,8 +46,8 @@ def test_facts_are_enforced_and_statistics_observed(level):
 
 def test_only_the_grave_rules_ask_for_more_than_a_line():
     """
-    Hang, liveness and a drift of memory ask for a stop, non-finite values and loss variance for a rollback, a
-    stall for a restart; all others log.
+    Hang, liveness and a drift of memory ask for a stop, non-finite values and loss variance
+    for a rollback, a stall for a restart; all others log.
     """
     rules = Contract.level("L1").rules.values()
 

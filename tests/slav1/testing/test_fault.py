@@ -12,6 +12,7 @@ values = {
     "where": st.sampled_from(WHERE),
     "steps": st.integers(1, 1000),
     "factor": st.floats(1.01, 1e3),
+    "mib": st.floats(1e-3, 1e3),
     "what": st.sampled_from(["loss", "gradient", "batch"]),
     "bit": st.integers(0, 63),
     "code": st.integers(0, 255),
