@@ -18,7 +18,7 @@ class Prepared:
         self,
         *,
         own_work_ends: Callable[[], None],
-        before_step: Callable[[Optimizer], None] | None,
+        before_step: Callable[[Optimizer], None],
         after_step: Callable[[Optimizer], None],
     ) -> None:
         """Starts with nothing.
@@ -38,6 +38,7 @@ class Prepared:
         self._optimizers: WeakSet[Optimizer] = WeakSet()
         self._order: list[ref[Optimizer]] = []
         self._own_work: list[OwnWorkEnd] = []
+        self._num_trainable: int | None = None
         self._hooks: list[Any] = []
 
     @property
@@ -56,6 +57,13 @@ class Prepared:
             self._add_model(item)
         else:
             self._add_optimizer(item)
+
+    @property
+    def num_trainable(self) -> int:
+        """Parameters of all models that are trained, counted when a model is prepared."""
+        if self._num_trainable is None:
+            self._num_trainable = sum(1 for one in self.parameters() if one.requires_grad)
+        return self._num_trainable
 
     def is_training(self) -> bool:
         """Whether any model is in training mode; True if there is no model."""
@@ -126,6 +134,7 @@ class Prepared:
         if any(reference() is model for reference in self._models):
             return
         self._models.append(ref(model))
+        self._num_trainable = None
         if hasattr(model, "require_backward_grad_sync"):
             self._syncing.append(ref(model))
             self._own_work.append(OwnWorkEnd(model, self._own_work_ends))
@@ -137,7 +146,5 @@ class Prepared:
         self._optimizers.add(inner)
         self._order.append(ref(inner))
         before_step, after_step = self._before_step, self._after_step
-        if before_step is not None:
-            begin = before_step
-            self._hooks.append(inner.register_step_pre_hook(lambda which, *_: begin(which)))
+        self._hooks.append(inner.register_step_pre_hook(lambda which, *_: before_step(which)))
         self._hooks.append(inner.register_step_post_hook(lambda which, *_: after_step(which)))

@@ -9,6 +9,7 @@ from sla_accelerate._position import Positions
 from sla_accelerate._state import HeldState
 from sla_accelerate.telemetry import LoopWatch
 from slav1.checkpoint import SaveFacts
+from slav1.checkpoint.snapshot import SnapshotBuffers, snapshot
 
 
 class Saver:
@@ -44,13 +45,29 @@ class Saver:
             with_content=watch.session.contract.checkpoint.verify == "content",
         )
 
+    def snapshot(self, watch: LoopWatch, buffers: SnapshotBuffers) -> tuple[Any, SaveFacts]:
+        """A copy in memory of what this rank has to write of a doubtful state."""
+        held, step = self._held(), max(0, watch.step)
+        facts = SaveFacts(
+            step=step,
+            host="accelerate",
+            kind="replicated" if held.is_replicated else "sharded",
+            is_healthy=False,
+        )
+        if held.is_replicated and self._accelerator.process_index != 0:
+            return None, facts
+        schedulers = [one.state_dict() for one in self._accelerator._schedulers]  # noqa: SLF001 - what the host saves
+        content = {"step": step, "schedulers": schedulers, **held.content()}
+        return snapshot(content, buffers), facts
+
     def writer(
         self, watch: LoopWatch, args: tuple[Any, ...], options: Mapping[str, Any]
     ) -> Callable[[Path], None]:
         """What writes everything, on this rank; the host's arguments come along."""
         rank = self._accelerator.process_index
         detectors = watch.session.ask_state(watch.step) if rank == 0 else None
-        saved = _side_file.Saved(watch.step, detectors)
+        gradients = watch.gradients.watch.state()
+        saved = _side_file.Saved(watch.step, detectors, gradients)
         position = self._positions.to_plain(world_size=self._accelerator.num_processes)
 
         def write(folder: Path) -> None:

@@ -28,6 +28,9 @@ class Saved(NamedTuple):
     detectors: Any
     """The detectors' memories as plain values; None if there are none."""
 
+    gradients: Any = None
+    """What is known about gradients, as plain values; None if nothing is."""
+
 
 def write(folder: Path, saved: Saved) -> None:
     """Writes the file, whole or not at all; OSError if that fails."""
@@ -57,4 +60,4 @@ def read(folder: Path) -> Saved | None:
             *(folder / NAME, version, VERSION),
         )
         return None
-    return Saved(step, content.get("detectors"))
+    return Saved(step, content.get("detectors"), content.get("gradients"))

@@ -18,6 +18,21 @@ from slav1.checkpoint.fingerprints import (
 _REPLICATED = ("NO", "MULTI_GPU", "MULTI_CPU", "MULTI_XPU", "MULTI_NPU", "MULTI_MLU", "MULTI_HPU")
 
 
+def is_replicated(accelerator: Any) -> bool:
+    """Whether each rank holds a whole model."""
+    return accelerator.distributed_type in [
+        getattr(DistributedType, name) for name in _REPLICATED if hasattr(DistributedType, name)
+    ]
+
+
+def has_scaler(accelerator: Any) -> bool:
+    """Whether losses are scaled, so that updates are skipped in healthy runs."""
+    wrapped = getattr(accelerator, "deepspeed_engine_wrapped", None)
+    if wrapped is not None:
+        return bool(wrapped.engine.fp16_enabled())
+    return getattr(accelerator, "scaler", None) is not None
+
+
 class HeldState:
     """The models and optimizers that an accelerator would save now."""
 
@@ -25,9 +40,7 @@ class HeldState:
         """Takes what the accelerator prepared."""
         self._models = models
         self._optimizers = optimizers
-        self.is_replicated = accelerator.distributed_type in [
-            getattr(DistributedType, name) for name in _REPLICATED if hasattr(DistributedType, name)
-        ]
+        self.is_replicated = is_replicated(accelerator)
         self.is_deepspeed = accelerator.distributed_type == DistributedType.DEEPSPEED
 
     def facts(self, *, step: int, is_healthy: bool, with_content: bool) -> SaveFacts:
@@ -55,9 +68,30 @@ class HeldState:
             is_healthy=is_healthy,
         )
 
+    def replicas(self) -> dict[str, Tensor]:
+        """What all ranks hold alike, by name; nothing where they hold parts."""
+        return dict(self._parameters()) if self.is_replicated else {}
+
     def fingerprint(self) -> str:
         """One text that is equal on all ranks if they hold the same; '' if they need not."""
         return root_of(fingerprint_tensors(dict(self._parameters()))) if self.is_replicated else ""
+
+    def content(self) -> dict[str, Any]:
+        """All that this rank holds, for people to look at: nothing is gathered from others."""
+        if self.is_replicated:
+            return {
+                "models": [_module(model).state_dict() for model in self._models],
+                "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+            }
+        moments = {
+            f"{number}.{name}": _local(tensor)
+            for number, optimizer in enumerate(self._optimizers)
+            for name, tensor in name_tensors(optimizer.optimizer.state_dict()).items()
+        }
+        return {
+            "parameters": {name: _local(tensor) for name, tensor in self._parameters()},
+            "optimizers": moments,
+        }
 
     def forget_gradients(self) -> None:
         """Drops the gradients of another state."""
@@ -94,6 +128,11 @@ def _held_here(parameter: Any) -> Tensor:
     num_real = min(part.numel(), max(0, parameter.ds_numel - rank * part.numel()))
     held: Tensor = part.flatten()[:num_real]
     return held
+
+
+def _local(tensor: Any) -> Tensor:
+    held: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return held.detach()
 
 
 def _module(model: Any) -> nn.Module:

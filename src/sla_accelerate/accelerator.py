@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet, ref
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sla_accelerate import _runs
@@ -16,9 +16,10 @@ from sla_accelerate._place import words_of_launcher
 from sla_accelerate._position import Positions
 from sla_accelerate._restore import Restorer
 from sla_accelerate._saver import Saver
-from sla_accelerate._state import HeldState
+from sla_accelerate._seeds import LoopSeeds
+from sla_accelerate._state import HeldState, has_scaler, is_replicated
 from sla_accelerate._told import ToldAccelerator
-from sla_accelerate.actions import RollBack, check_on_stop
+from sla_accelerate.actions import Mild, RollBack, check_on_stop
 from sla_accelerate.checkpoint import Checkpoints
 from sla_accelerate.telemetry import LoopWatch
 from slav1.contract import Contract
@@ -84,6 +85,7 @@ class SLAAccelerator(ToldAccelerator):
         self._sla_positions = Positions()
         self._sla_has_run = False
         super().__init__(*args, **kwargs)
+        self._sla_seed = _runs.seed_for(self, self._sla_settings)
         self._sla_checkpoints = self._sla_shelve(skips_bad_batches=skip_bad_batches)
 
     @property
@@ -173,7 +175,16 @@ class SLAAccelerator(ToldAccelerator):
         super().backward(loss, **kwargs)
         watch.end_backward(has_gradients=self.sync_gradients)
         if self._sla_engine_steps() != num_before:
-            watch.end_engine_step()
+            watch.end_engine_step(self.deepspeed_engine_wrapped.engine.get_global_grad_norm())
+
+    def clip_grad_norm_(self, parameters: Any, max_norm: Any, norm_type: Any = 2) -> Any:
+        """As the host's; the contract takes the norm that it computes."""
+        parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        norm = super().clip_grad_norm_(parameters, max_norm, norm_type=norm_type)
+        watch = _runs.current()
+        if watch is not None and norm_type == 2 and not hasattr(norm, "to_local"):  # noqa: PLR2004 - of the L2 norm
+            watch.note_norm(parameters, norm)
+        return norm
 
     def save_state(self, output_dir: Any = None, *args: Any, **kwargs: Any) -> Path | None:
         """Collective. As the host's, but proved: written aside, read back, voted on and only
@@ -193,6 +204,7 @@ class SLAAccelerator(ToldAccelerator):
             return self._sla_checkpoints.save_unproved(output_dir, *args, **kwargs)
         watch = self._sla_begin()
         with watch.aside(Phase.CHECKPOINT):
+            watch.tell_workers()
             return self._sla_checkpoints.save(watch, output_dir, *args, **kwargs)
 
     def load_state(
@@ -219,6 +231,8 @@ class SLAAccelerator(ToldAccelerator):
         if input_dir is None and not self.project_configuration.automatic_checkpoint_naming:
             raise ValueError("No input_dir provided and automatic checkpoint naming is disabled.")
         watch = self._sla_begin()
+        # Before other tensors take the place of those that are looked at.
+        watch.replicas.forget()
         with watch.aside(Phase.CHECKPOINT):
             return self._sla_checkpoints.load(watch, input_dir, load_kwargs=load_kwargs, **kwargs)
 
@@ -250,8 +264,22 @@ class SLAAccelerator(ToldAccelerator):
             checkpoints = find_checkpoints()
             return None if checkpoints is None else checkpoints.roll_back
 
+        def find_mild() -> Mild | None:
+            checkpoints = find_checkpoints()
+            return None if checkpoints is None else checkpoints.mild
+
         watch.orders.find_rollback = find_rollback
+        watch.orders.find_mild = find_mild
+        watch.gradients.are_whole = is_replicated(self)
+        watch.gradients.has_scaler = has_scaler(self)
         if is_new:
+            held = ref(self)
+            watch.seeds = LoopSeeds(
+                watch.session,
+                choice=self._sla_seed,
+                find_weights=lambda: _replicas_of(held()),
+                faults=watch.faults,
+            )
             for item in self._sla_objects:
                 watch.prepared.add(item)
         return watch
@@ -295,3 +323,10 @@ class SLAAccelerator(ToldAccelerator):
             positions=self._sla_positions,
             skips_bad_batches=skips_bad_batches,
         )
+
+
+def _replicas_of(accelerator: Any) -> dict[str, Tensor]:
+    """What all ranks hold alike of an accelerator's models; nothing of one that is gone."""
+    if accelerator is None:
+        return {}
+    return HeldState(accelerator, accelerator._models, accelerator._optimizers).replicas()  # noqa: SLF001 - as its own methods do

@@ -65,6 +65,8 @@ class Watch(Protocol):
 
     def aside(self, phase: Phase) -> AbstractContextManager[None]: ...
 
+    def drain(self) -> None: ...
+
     def leave(self, reason: str) -> None: ...
 
 
@@ -73,6 +75,14 @@ class RollBack(Protocol):
 
     def __call__(self, watch: Any, decision: Decision) -> None:
         """Collective. Takes it back, or raises NoWayBackError or CheckpointError on all."""
+        ...
+
+
+class Mild(Protocol):
+    """Carries out what neither stops training nor takes it back."""
+
+    def __call__(self, watch: Any, action: Action) -> None:
+        """Collective. Does it at the end of a step."""
         ...
 
 
@@ -91,11 +101,21 @@ class Orders:
         """Step at whose end training was stopped; None if it was not."""
         self.find_rollback: Callable[[], RollBack | None] = lambda: None
         """Finds what takes the state back; returns None if nothing can."""
+        self.find_mild: Callable[[], Mild | None] = lambda: None
+        """Finds what carries out the rest; returns None if nothing can."""
+        self.finish: Callable[[], None] = lambda: None
+        """Waits for what is still being written, before the run is left."""
         self._on_stop = on_stop
         self._action = Action.LOG
 
     def carry_out(self, watch: Watch, action: Action) -> None:
         """An action is handed out at the end of a step."""
+        if action < Action.ROLLBACK:
+            watch.drain()
+            watch.session.confirm(watch.step)
+            if (mild := self.find_mild()) is not None:
+                mild(watch, action)
+            return
         watch.session.confirm(watch.step)
         if action is not Action.ROLLBACK:
             self._stop(watch, action)

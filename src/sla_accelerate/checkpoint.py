@@ -12,6 +12,7 @@ from sla_accelerate._position import Positions
 from sla_accelerate._restore import Loaded, Restorer
 from sla_accelerate._saver import Saver
 from sla_accelerate.actions import NoWayBackError
+from sla_accelerate.mild_actions import MildActions
 from sla_accelerate.telemetry import LoopWatch
 from slav1.checkpoint import Choice, Shelf
 from slav1.checkpoint.errors import SaveFailedError, too_many_failed
@@ -55,6 +56,8 @@ class Checkpoints:
         self._settings = settings
         self._positions = positions
         self._shelf: Shelf | None = None
+        self.mild = MildActions(saver, positions, self.shelf)
+        """Carries out what neither stops training nor takes it back."""
         self._of: LoopWatch | None = None
 
     def shelf(self, watch: LoopWatch) -> Shelf:
@@ -222,7 +225,9 @@ class Checkpoints:
         """Collective. Puts detectors, steps and loaders where the checkpoint was."""
         saved = loaded.saved
         detectors = None if saved is None else saved.detectors
-        step = self._agree(watch, "step of a checkpoint", -1 if saved is None else saved.step)
+        mine = (-1, None) if saved is None else (saved.step, saved.gradients)
+        step, gradients = self._agree(watch, "step of a checkpoint", mine)
+        watch.gradients.watch.load(gradients)
         (watch.go_back if is_rollback else watch.resume)(step, detectors)
         if watch.seeds is not None:
             watch.seeds.has_loaded(step + 1, has_noise=loaded.has_noise, is_rollback=is_rollback)

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, is_grad_enabled
 from torch.optim import Optimizer
 
+from sla_accelerate._gradients import LoopGradients
 from sla_accelerate._inject import FaultPoints
 from sla_accelerate._pace import Pace
 from sla_accelerate._position import Positions
@@ -53,7 +54,7 @@ class LoopWatch:
         self.recorder = session.recorder
         self.prepared = Prepared(
             own_work_ends=session.recorder.own_work_ends,
-            before_step=None if faults is None else self.before_optimizer_step,
+            before_step=self.before_optimizer_step,
             after_step=self.after_optimizer_step,
         )
         self.replicas = ReplicaWatch(session, self.prepared.copies)
@@ -76,7 +77,9 @@ class LoopWatch:
         self.faults = faults
         """What is planned to go wrong on this rank."""
         self._faults = None if faults is None else FaultPoints(faults, self.prepared)
-        self._losses = LossReader(session.recorder)
+        self.gradients = LoopGradients(session)
+        """Looks at gradients before each update."""
+        self._losses = LossReader(session.recorder, self.gradients.watch.heard)
         self._memory = DeviceMemory(session.recorder)
         self._pace = Pace()
         self._pinned: int | None = None
@@ -177,12 +180,25 @@ class LoopWatch:
 
     def before_optimizer_step(self, optimizer: Optimizer) -> None:
         """An optimizer is about to make a real step."""
-        del optimizer
-        if self._faults is not None and self._pinned is None:
+        if self._pinned is not None:
+            return
+        if self._faults is not None:
             self._faults.at_optimizer(self.step + 1)
+        self.gradients.before_update(
+            optimizer,
+            is_synced=self._is_synced,
+            is_only_one=self.prepared.num_optimizers == 1,
+        )
+
+    def note_norm(self, parameters: list[Any], norm: Any) -> None:
+        """The loop has had a norm computed, for clipping; taken if it is that of all."""
+        is_of_all = len(parameters) >= self.prepared.num_trainable
+        if self.gradients.known_norm is None and is_of_all:
+            self.gradients.known_norm = norm
 
     def after_optimizer_step(self, optimizer: Optimizer) -> None:
         """An optimizer has made a real step."""
+        self.gradients.watch.put_rates_back()
         if self._pinned is not None:
             return
         num_optimizers = self.prepared.num_optimizers
@@ -193,9 +209,10 @@ class LoopWatch:
         self.recorder.enter(self._rest)
         self._end_step()
 
-    def end_engine_step(self) -> None:
-        """An engine that steps by itself has made a real step."""
+    def end_engine_step(self, norm: Any) -> None:
+        """An engine that steps by itself has made a real step; None if it tells no norm."""
         if self._pinned is None:
+            self.gradients.of_engine(norm)
             self.recorder.enter(self._rest)
             self._end_step()
 
@@ -249,9 +266,13 @@ class LoopWatch:
             self.recorder.starts_at(self.step + 1)
         self.replicas.begin(self.step)
 
+    def drain(self) -> None:
+        """Waits for what is still on its way from a device."""
+        self._losses.drain()
+
     def go_back(self, step: int, detectors: Any) -> None:
         """The state is that of the end of ``step`` again; arguments as for :meth:`resume`."""
-        self._losses.drain()
+        self.drain()
         self.step = step
         self.replicas.begin(step)
         self._flags = 0
@@ -259,6 +280,7 @@ class LoopWatch:
 
     def forget_objects(self) -> None:
         """The user frees all models and optimizers; others may follow."""
+        self.gradients.watch.close()
         self.prepared.remove()
         self.replicas.begin(self.step)
         self._pace = Pace()
@@ -278,11 +300,12 @@ class LoopWatch:
         if self.is_over:
             return
         self.orders.give_up(self)
+        self.orders.finish()
         self.tell_workers()
         if self.seeds is not None:
             self.seeds.close()
         if reason == "finished":
-            self._losses.drain()
+            self.drain()
             self.recorder.enter(int(Phase.TEARDOWN))
         self.is_over = True
         self.forget_objects()
@@ -312,7 +335,8 @@ class LoopWatch:
             self.positions.note_step(self.step)
         # Accelerate is given the loss undivided, so the mean needs no scale.
         self._memory.read(self.step)
-        self._losses.end_step(self.step, scale=1, batch=self._num_batches - 1, flags=flags)
+        batch, gradient = self._num_batches - 1, self.gradients.watch.take()
+        self._losses.end_step(self.step, scale=1, batch=batch, flags=flags, gradient=gradient)
         if self.step >= self.replicas.due_step:
             self.replicas.look(self.step)
         if self._faults is not None:

@@ -156,13 +156,10 @@ class FitWatch:
 
     def before_update(self, optimizer: Any) -> None:
         """The gradients are reduced and unscaled; clipping and the update come next."""
-        handles_scale = getattr(optimizer, "_step_supports_amp_scaling", False)
-        if self._has_engine or (self._has_scaler and handles_scale):
-            # The norm is told afterwards, or would be that of the scaled gradients.
-            return
-        self.gradients.before_update(
-            optimizer, are_whole=self.are_gradients_whole, is_scaled=self._has_scaler
-        )
+        if not self._has_engine:
+            self.gradients.before_update(
+                optimizer, are_whole=self.are_gradients_whole, is_scaled=self._has_scaler
+            )
 
     def end_batch(self, outputs: Any) -> Action | None:
         """Leaves the batch; at an optimizer step also writes it down and asks what to do."""

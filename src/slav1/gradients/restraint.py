@@ -51,23 +51,24 @@ class DecayedRates:
         if inner not in self._known:
             self._known.add(inner)
             self._hooks += [
-                inner.register_step_pre_hook(lambda which, *_: self._lower(which)),
-                inner.register_step_post_hook(lambda *_: self._put_back()),
+                inner.register_step_pre_hook(lambda which, *_: self.lower(which)),
+                inner.register_step_post_hook(lambda *_: self.put_back()),
             ]
             if is_in_step:
-                self._lower(inner)
+                self.lower(inner)
         return True
 
     def remove(self) -> None:
         """Takes the hooks away; all rates are as they were."""
-        self._put_back()
+        self.put_back()
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
         self._known.clear()
 
-    def _lower(self, optimizer: Optimizer) -> None:
-        self._put_back()
+    def lower(self, optimizer: Optimizer) -> None:
+        """Lowers the rates until they are put back."""
+        self.put_back()
         for group in optimizer.param_groups:
             rate = group["lr"]
             if isinstance(rate, Tensor):
@@ -78,7 +79,8 @@ class DecayedRates:
                 self._lowered.append((group, rate))
                 group["lr"] = rate * self.factor
 
-    def _put_back(self) -> None:
+    def put_back(self) -> None:
+        """The rates are what they were."""
         for group, rate in self._lowered:
             if isinstance(rate, Tensor):
                 group["lr"].copy_(rate)

@@ -38,7 +38,12 @@ class GradientWatch:
     """
 
     def __init__(
-        self, settings: GradientSettings, *, has_reflex: bool, tell: Callable[[str], None]
+        self,
+        settings: GradientSettings,
+        *,
+        has_reflex: bool,
+        tell: Callable[[str], None],
+        is_told_of_updates: bool = False,
     ) -> None:
         """Starts before the first step.
 
@@ -46,7 +51,10 @@ class GradientWatch:
             settings: The contract's.
             has_reflex: Whether an update whose gradient is not finite is left out.
             tell: Takes a sentence for people.
+            is_told_of_updates: Whether the host calls :meth:`lower_rates` and
+                :meth:`put_rates_back` around each update; else the optimizers are hooked.
         """
+        self._is_told_of_updates = is_told_of_updates
         self._settings = settings
         self._has_reflex = has_reflex
         self._tell = tell
@@ -76,9 +84,11 @@ class GradientWatch:
             known_norm: The norm, where the host has computed it.
             is_scaled: Whether a gradient scaler is at work.
         """
-        if self._restraint.num_steps_left:
+        if self._restraint.num_steps_left and not self._is_told_of_updates:
             self._rates.cover(optimizer, is_in_step=not is_scaled)
-        if not self._is_wanted:
+        handles_scale = getattr(optimizer, "_step_supports_amp_scaling", False)
+        if not self._is_wanted or (is_scaled and handles_scale):
+            # An update that unscales by itself comes before its gradients are worth reading.
             return
         plan = self._plan(optimizer, are_whole=are_whole)
         if plan is None:
@@ -91,6 +101,15 @@ class GradientWatch:
         except RuntimeError as error:
             self._plans[id(optimizer)] = None
             self._say(f"Gradients are not looked at any more: {error}")
+
+    def lower_rates(self, optimizer: Any) -> None:
+        """An update of an optimizer of torch's begins."""
+        if self._restraint.num_steps_left:
+            self._rates.lower(optimizer)
+
+    def put_rates_back(self) -> None:
+        """The update is over."""
+        self._rates.put_back()
 
     def hear_of(self, norm: Tensor | float | None, *, is_scaled: bool) -> None:
         """A host that updates by itself tells the norm afterwards; None if it has none."""
@@ -131,7 +150,10 @@ class GradientWatch:
         factor = max(settings.min_decay, self._rates.factor * settings.decay)
         self._restraint = Restraint(settings.decay_steps, usual_norm, factor)
         self._rates.factor = factor
-        if not all([self._rates.cover(optimizer) for optimizer in optimizers]):
+        is_covered = self._is_told_of_updates or all(
+            [self._rates.cover(optimizer) for optimizer in optimizers]
+        )
+        if not is_covered:
             self._say("Some optimizers are none of torch's: their learning rates stay.")
         clipped = (
             f"Gradients are clipped to a norm of {usual_norm:.4g}"

@@ -74,6 +74,16 @@ class Sgd(torch.optim.SGD):
         return loss
 
 
+class AllBatches(torch.utils.data.Dataset[Tensor]):
+    """The batches of both ranks in turn, as Accelerate deals them out."""
+
+    def __len__(self) -> int:
+        return 2 * NUM_STEPS
+
+    def __getitem__(self, number: int) -> Tensor:
+        return batch(number % 2, number // 2)
+
+
 def with_lightning() -> dict[str, Any]:
     class Module(toys.pl.LightningModule):
         def __init__(self) -> None:
@@ -103,8 +113,38 @@ def with_lightning() -> dict[str, Any]:
     }
 
 
+def with_accelerate() -> dict[str, Any]:
+    from sla_accelerate import SLAAccelerator
+
+    accelerator = SLAAccelerator(
+        contract=toys.contract(**CLAUSES, straggler={"mode": "off"}), cpu=True
+    )
+    model, loader = Model(), torch.utils.data.DataLoader(AllBatches(), batch_size=1)
+    sgd = Sgd(model.parameters())
+    wrapped, optimizer = accelerator.prepare(model, sgd)
+    loader = accelerator.prepare_data_loader(loader)
+    seen = []
+    for inputs in loader:
+        model.step = accelerator.sla_step + 1
+        loss = wrapped(inputs)
+        optimizer.zero_grad()
+        accelerator.backward(loss)
+        if len(seen) % 2:
+            accelerator.clip_grad_norm_(wrapped.parameters(), 1e9)
+        optimizer.step()
+        seen.append(inputs.tolist())
+    accelerator.end_training()
+    return {
+        "stopped_at": accelerator.sla_stopped_at,
+        "folder": str(accelerator.sla_run_folder) if accelerator.sla_run_folder else None,
+        "used": sgd.used,
+        "weights": model.linear.weight.flatten().tolist(),
+        "num_seen": len(seen),
+    }
+
+
 def main() -> None:
-    said = with_lightning()
+    said = with_lightning() if sys.argv[1] == "lightning" else with_accelerate()
     Path(os.environ["SLA_RUN_DIR"], f"told-{os.environ['RANK']}.json").write_text(json.dumps(said))
 
 
