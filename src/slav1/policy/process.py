@@ -13,7 +13,6 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import slav1
 from slav1.contract import PolicySettings
 from slav1.policy.answer import Answer
 from slav1.policy.error import PolicyError
@@ -174,7 +173,7 @@ class PolicyProcess:
     def _start(self) -> None:
         fds = (self._theirs.fileno(), self._config)
         self._is_ready = False
-        source = str(Path(slav1.__file__).resolve().parents[1])
+        source = str(Path(__file__).resolve().parents[2])
         paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
             [sys.executable or "", "-m", "slav1.policy", *map(str, fds)],

@@ -79,6 +79,7 @@ def question(breach: Breach, rule: Rule, table: Verdict, known: Circumstances) -
 
 def _about(breach: Breach) -> dict[str, Any]:
     facts = {
+        "rule": breach.rule,
         "rank": breach.rank,
         "step": breach.step,
         "phase": None if breach.phase is None else breach.phase.name.lower(),

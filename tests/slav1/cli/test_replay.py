@@ -8,7 +8,7 @@ import pytest
 from slav1.cli._errors import CommandLineError
 from slav1.cli._run_folder import events_of
 from slav1.contract import Contract
-from slav1.ledger import parse_ledger
+from slav1.ledger import Entry, parse_ledger
 from slav1.recorder import layout
 from slav1.recorder.layout import RECORD, Word
 from slav1.sample import Round, Sample
@@ -224,3 +224,103 @@ def test_what_limits_a_replay_is_said(sla, tmp_path):
     assert "in 1 of 6 rows step is no higher" in sla("replay", str(short)).err
     assert "6 rows are fewer than" in sla("replay", str(short)).err
     assert "rows" not in sla("replay", str(long)).err
+
+
+LEDGER = [
+    {"kind": "start", "evidence": {"world_size": 2, "num_nodes": 1}},
+    {"kind": "breach", "rule": "hang", "rank": 1, "step": 4, "mode": "enforce", "action": "stop"},
+    {"kind": "breach", "rule": "straggler", "rank": 0, "step": 5, "mode": "observe"},
+    {"kind": "decision", "rule": "non_finite", "step": 8, "action": "rollback"},
+    {"kind": "breach", "rule": "hang", "rank": 0, "step": 9, "mode": "enforce", "action": "stop"},
+    {"kind": "breach", "rule": "checkpoint", "rank": 0, "step": 9, "action": "rollback"},
+]
+
+
+def write_past(folder: Path) -> Path:
+    """A run that left nothing but a ledger."""
+    folder.mkdir()
+    lines = [Entry(time_ns=5, attempt=0, **line).to_json() for line in LEDGER]
+    (folder / "ledger.jsonl").write_text("\n".join(lines))
+    return folder
+
+
+def changes(entries: list[Entry]) -> list[tuple[object, ...]]:
+    return [(e.rule, e.step, e.kind, e.evidence["before"]["action"], e.action) for e in entries]
+
+
+def test_past_breaches_are_judged_by_another_contract(sla, tmp_path):
+    """
+    With a contract the breaches in a run's ledger are judged by its table: what was done and
+    what would be, a rule that is off as a notice; rings are not needed for that.
+    """
+    run = write_past(tmp_path / "run")
+    other = tmp_path / "other.yaml"
+    other.write_text("level: L1\nrules: {hang: {action: restart}, straggler: {mode: off}}")
+
+    result = sla("replay", run, "--contract", other, "--json")
+    shown = sla("replay", run, "--contract", other)
+
+    entries, num_unreadable = parse_ledger(result.out.encode())
+    assert (result.status, num_unreadable) == (3, 0)
+    assert changes(entries) == [
+        ("hang", 4, "breach", "stop", "restart"),
+        ("straggler", 5, "notice", None, "log"),
+        ("hang", 9, "breach", "stop", "restart"),
+    ]
+    assert "hang       stop  restart" in shown.out
+    assert "3 of 3 past breaches would be judged differently" in shown.err
+
+
+@pytest.mark.slow
+def test_past_breaches_are_judged_by_another_policy(sla, tmp_path):
+    """
+    A contract's policy is asked about each past breach, with what had happened until then,
+    and about what the rings show, with what was measured; without a contract it is the copy
+    that the run kept which is asked.
+    """
+    policy = tmp_path / "mine.rego"
+    policy.write_text(
+        "package slav1.decision\n"
+        'action := "restart" if { input.breach.rule == "hang"; input.history.rollbacks > 0 }\n'
+        'action := "stop" if {\n input.rule.name == "non_finite"\n'
+        " input.metrics.step_time_s == 0.1\n}\n"
+    )
+    other = tmp_path / "other.yaml"
+    other.write_text("level: L1\npolicy: mine.rego")
+    run = write_past(tmp_path / "run")
+    write_ring(run, 0, healthy(50) | {30: math.nan})
+    write_ring(run, 1, healthy(50))
+
+    entries, _ = parse_ledger(sla("replay", run, "--contract", other, "--json").out.encode())
+
+    past = [entry for entry in entries if entry.time_ns]
+    assert [(entry.step, entry.action) for entry in past] == [
+        (4, "stop"),
+        (5, "log"),
+        (9, "restart"),
+    ]
+    assert past[2].evidence["policy"]["said"] == "restart"
+    found = [entry for entry in entries if entry.rule == "non_finite" and entry.kind == "breach"]
+    assert [(entry.rank, entry.step, entry.action) for entry in found][:1] == [(0, 30, "stop")]
+
+    (run / "contract.yaml").write_text("level: L1\npolicy: /nowhere/mine.rego")
+    (run / "policy.rego").write_text(
+        'package slav1.decision\naction := "stop" if input.breach.rule == "non_finite"'
+    )
+    kept, _ = parse_ledger(sla("replay", run, "--json").out.encode())
+    assert {entry.action for entry in kept if entry.kind == "breach"} == {"stop"}
+
+
+def test_a_policy_that_cant_be_used_is_a_mistake_in_use(sla, tmp_path):
+    """
+    A dry run with a policy that is not there says so in one line, with exit status 2.
+    """
+    run = write_past(tmp_path / "run")
+    other = tmp_path / "other.yaml"
+    other.write_text("level: L1\npolicy: mine.rego")
+
+    result = sla("replay", run, "--contract", other)
+
+    assert result.status == 2
+    assert "mine.rego can't be read: No such file" in result.err
+    assert result.err.count("\n") == 1

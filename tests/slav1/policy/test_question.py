@@ -69,6 +69,7 @@ def test_a_breach_is_told_with_its_rule_and_the_tables_word():
     told = document(breach())
 
     assert told["breach"] == {
+        "rule": "hang",
         "rank": 1,
         "step": 7,
         "phase": "backward",
