@@ -182,7 +182,7 @@ class SLAAccelerator(ToldAccelerator):
         parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         norm = super().clip_grad_norm_(parameters, max_norm, norm_type=norm_type)
         watch = _runs.current()
-        if watch is not None and norm_type == 2 and not hasattr(norm, "to_local"):  # noqa: PLR2004 - of the L2 norm
+        if watch is not None and norm_type == 2 and not hasattr(norm, "to_local"):
             watch.note_norm(parameters, norm)
         return norm
 

@@ -125,6 +125,6 @@ def _drain(watch: LoopWatch, shelf: Shelf) -> None:
         _tell(watch, str(error))
 
 
-def _tell(watch: LoopWatch, message: str, **evidence: object) -> None:
+def _tell(watch: LoopWatch, message: str, **evidence: Any) -> None:
     if watch.session.rank == 0:
         watch.session.peers.record("notice", message, step=watch.step, **evidence)

@@ -1,6 +1,7 @@
 """Carrying out, in Lightning, what neither stops training nor takes it back."""
 
 from time import monotonic
+from typing import Any
 
 from lightning.pytorch import Trainer
 
@@ -99,6 +100,6 @@ class MildActions:
                 last_skipped_batch=last,
             )
 
-    def _tell(self, message: str, **evidence: object) -> None:
+    def _tell(self, message: str, **evidence: Any) -> None:
         if self._session.rank == 0:
             self._session.peers.record("notice", message, step=self._watch.step, **evidence)

@@ -1,9 +1,12 @@
 """Clipping by what the norm usually is: how much a gradient is shortened, and what is learned."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+
+from slav1.contract.settings import GradientSettings
 
 NUM_LEARNED = 25
 """Norms that are only learned from before any is clipped."""
@@ -64,16 +67,67 @@ def adapted(
     return kept, _where(is_spike & is_finite, used / (norm + _TINY), _like(norm, 1.0))
 
 
-def on_device_of(stats: ClipStats, norm: Tensor) -> ClipStats:
-    """The same numbers where a norm lies."""
-    if isinstance(stats.mean, Tensor):
-        return stats
-    return ClipStats(*(torch.tensor(float(x), device=norm.device) for x in stats))
+class Shortener:
+    """Shortens gradients by what their norm usually is, or to a norm that it is told."""
+
+    def __init__(self, settings: GradientSettings) -> None:
+        """Starts with nothing learned.
+
+        Args:
+            settings: The contract's.
+        """
+        self._settings = settings
+        self._is_adaptive = settings.clip == "adaptive"
+        self._stats = ClipStats()
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether every norm is needed."""
+        return self._is_adaptive
+
+    def shorten(self, gradients: list[Tensor], norm: Any, max_norm: float) -> None:
+        """Multiplies gradients with whatever clipping asks for.
+
+        Args:
+            gradients: Changed in place, where they lie.
+            norm: Theirs, on the host or on their device.
+            max_norm: What to shorten to in any case; 0 for nothing.
+        """
+        factor: Any = 1.0
+        if self._is_adaptive:
+            factor = self._adaptive(norm)
+        if max_norm > 0.0:
+            limit = max_norm / (norm + 1e-6)
+            factor = _smaller(limit, factor)
+        if isinstance(factor, Tensor) or factor < 1.0:
+            torch._foreach_mul_(gradients, factor)
+
+    def state(self) -> list[float]:
+        """What is learned, for a checkpoint; waits for a device."""
+        return [float(number) for number in self._stats]
+
+    def load(self, state: Sequence[float]) -> None:
+        """Goes on from :meth:`state`."""
+        self._stats = ClipStats(*state)
+
+    def _adaptive(self, norm: Any) -> Any:
+        if isinstance(norm, Tensor) and not isinstance(self._stats.mean, Tensor):
+            self._stats = ClipStats(
+                *(torch.tensor(float(x), device=norm.device) for x in self._stats)
+            )
+        self._stats, factor = adapted(
+            self._stats,
+            norm,
+            limit_sigmas=self._settings.clip_sigmas,
+            memory=self._settings.clip_memory,
+        )
+        return factor
 
 
-def to_plain(stats: ClipStats) -> list[float]:
-    """The numbers, for a checkpoint; waits for a device."""
-    return [float(number) for number in stats]
+def _smaller(one: Any, other: Any) -> Any:
+    if isinstance(one, Tensor):
+        return one.clamp(max=other)
+    return min(one, other)
 
 
 def _where(condition: Any, yes: _T, no: _T) -> _T:

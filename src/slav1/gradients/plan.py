@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
+from slav1.gradients.readings import norm_dtype
+
 BUDGET_US = 30.0
 """What reading norms may cost on processors, in microseconds a step."""
 
@@ -37,6 +39,8 @@ class Plan(NamedTuple):
     """Parameters whose gradients are looked at in every step."""
     counted: list[Tensor]
     """Parameters of whose gradients the zeros are counted."""
+    dtype: torch.dtype | None
+    """In which type norms are computed; None for that of the gradients."""
     is_fused: bool
     """Whether the update itself can be told on the device to do nothing."""
 
@@ -75,8 +79,14 @@ def plan_for(optimizer: Any, *, norm_every: int) -> Plan | str:
         every=every,
         probes=_probes(parameters),
         counted=_counted(parameters, _COUNTED_ELEMENTS[kind]),
+        dtype=norm_dtype(gradients),
         is_fused=all(group.get("fused") for group in optimizer.param_groups),
     )
+
+
+def gradients_of(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients that are there now."""
+    return [gradient for one in parameters if (gradient := one.grad) is not None]
 
 
 def num_given(optimizer: Any) -> int:

@@ -14,22 +14,28 @@ _BITS = {
 }
 
 
-def total_norm(gradients: Sequence[Tensor]) -> Tensor:
+def norm_dtype(gradients: Sequence[Tensor]) -> torch.dtype | None:
+    """In which type their norms are computed; None for their own, which is one and wide."""
+    kinds = {gradient.dtype for gradient in gradients}
+    if torch.float64 in kinds and len(kinds) > 1:
+        return torch.float64
+    return torch.float32 if kinds & _HALVES else None
+
+
+def total_norm(gradients: list[Tensor], dtype: torch.dtype | None) -> Tensor:
     """The L2 norm of all gradients together.
 
     Args:
         gradients: At least one; dense, floating point, on one device.
+        dtype: See :func:`norm_dtype`: the range of half precision is easily left by a norm.
 
     Returns:
-        Shape ``()``, on their device; float32 for half precision, whose own range a norm
-        easily leaves.
+        Shape ``()``, on their device.
     """
-    if any(gradient.dtype in _HALVES for gradient in gradients):
-        norms = torch._foreach_norm(gradients, 2.0, torch.float32)  # noqa: SLF001 - clip_grad_norm_ uses it too
-    else:
-        norms = torch._foreach_norm(gradients, 2.0)  # noqa: SLF001 - the same
-    # One number per tensor, of which there are few dtypes at most.
-    return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].dtype) for norm in norms]))
+    # torch's own clipping uses it too; there is no public function that takes a list.
+    norms = torch._foreach_norm(gradients, 2.0, dtype)  # noqa: SLF001 - see above
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return norm
 
 
 def zero_share(gradients: Sequence[Tensor]) -> Tensor:
@@ -57,7 +63,7 @@ def keep_or_zero(gradients: Sequence[Tensor], is_bad: Tensor) -> None:
         bits = _BITS[gradient.dtype]
         by_bits.setdefault(bits, []).append(gradient.view(bits))
     for bits, views in by_bits.items():
-        torch._foreach_mul_(views, (1 - is_bad).to(bits))  # noqa: SLF001 - one launch for all of them
+        torch._foreach_mul_(views, (1 - is_bad).to(bits))
 
 
 def can_be_zeroed(gradients: Sequence[Tensor]) -> bool:

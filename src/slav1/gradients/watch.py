@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -11,9 +11,10 @@ from torch import Tensor
 
 from slav1.contract import Contract, Mode
 from slav1.contract.settings import GradientSettings
-from slav1.gradients.clipping import ClipStats, adapted, on_device_of, to_plain
-from slav1.gradients.plan import Plan, num_given, plan_for
-from slav1.gradients.readings import can_be_zeroed, keep_or_zero, total_norm, zero_share
+from slav1.gradients.clipping import Shortener
+from slav1.gradients.plan import Plan, gradients_of, num_given, plan_for
+from slav1.gradients.readings import total_norm, zero_share
+from slav1.gradients.reflex import Reflex
 from slav1.gradients.restraint import DecayedRates, Restraint
 from slav1.torch_signals import NOTHING_READ, Readings
 
@@ -63,10 +64,10 @@ class GradientWatch:
         self._num_steps = 0
         self._parts: list[Readings] = []
         self._norms: deque[float] = deque(maxlen=REMEMBERED_NORMS)
-        self._stats = ClipStats()
+        self._shortener = Shortener(settings)
+        self._reflex = Reflex()
         self._restraint = Restraint()
         self._rates = DecayedRates()
-        self._told_to_skip: list[Any] = []
 
     def before_update(
         self,
@@ -150,10 +151,8 @@ class GradientWatch:
         factor = max(settings.min_decay, self._rates.factor * settings.decay)
         self._restraint = Restraint(settings.decay_steps, usual_norm, factor)
         self._rates.factor = factor
-        is_covered = self._is_told_of_updates or all(
-            [self._rates.cover(optimizer) for optimizer in optimizers]
-        )
-        if not is_covered:
+        covered = [self._is_told_of_updates or self._rates.cover(one) for one in optimizers]
+        if not all(covered):
             self._say("Some optimizers are none of torch's: their learning rates stay.")
         clipped = (
             f"Gradients are clipped to a norm of {usual_norm:.4g}"
@@ -169,7 +168,7 @@ class GradientWatch:
         """What belongs into a checkpoint, as plain values. Waits for a device."""
         return {
             "norms": list(self._norms),
-            "clip": to_plain(self._stats),
+            "clip": self._shortener.state(),
             "restraint": list(self._restraint),
         }
 
@@ -177,7 +176,7 @@ class GradientWatch:
         """Goes on from :meth:`state`; None starts afresh."""
         state = state or {}
         self._norms = deque(state.get("norms", ()), maxlen=REMEMBERED_NORMS)
-        self._stats = ClipStats(*state.get("clip", ()))
+        self._shortener.load(state.get("clip", ()))
         left, max_norm, factor = state.get("restraint", Restraint())
         self._restraint = Restraint(int(left), max_norm, factor)
         self._rates.remove()
@@ -186,16 +185,14 @@ class GradientWatch:
     def close(self) -> None:
         """Takes everything back that hangs on optimizers."""
         self._rates.remove()
-        for optimizer in self._told_to_skip:
-            vars(optimizer).pop("found_inf", None)
-        self._told_to_skip.clear()
+        self._reflex.close()
         self._plans.clear()
 
     @property
     def _is_wanted(self) -> bool:
         settings = self._settings
-        is_adaptive = settings.clip == "adaptive"
-        return settings.norm or self._has_reflex or is_adaptive or bool(settings.zero_share_every)
+        is_needed = self._has_reflex or self._shortener.is_adaptive or settings.norm
+        return is_needed or self._restraint.max_norm > 0.0 or settings.zero_share_every > 0
 
     def _plan(self, optimizer: Any, *, are_whole: bool) -> Plan | None:
         number = id(optimizer)
@@ -223,69 +220,26 @@ class GradientWatch:
         settings, step = self._settings, self._num_steps
         has_reflex = self._has_reflex and not is_scaled
         max_norm = self._restraint.max_norm if self._restraint.num_steps_left else 0.0
-        is_clipping = settings.clip == "adaptive" or max_norm > 0.0
+        is_clipping = self._shortener.is_adaptive or max_norm > 0.0
         is_due = settings.norm and step % plan.every == 0
         is_needed = is_clipping or (has_reflex and not plan.is_on_host)
         norm, is_unknown = known_norm, known_norm is None
-        gradients = _gradients(plan.parameters) if is_needed or (is_due and is_unknown) else []
+        gradients = gradients_of(plan.parameters) if is_needed or (is_due and is_unknown) else []
         if is_unknown and gradients:
-            norm = total_norm(gradients)
+            norm = total_norm(gradients, plan.dtype)
         share = None
         if settings.zero_share_every and step % settings.zero_share_every == 0:
-            counted = _gradients(plan.counted)
+            counted = gradients_of(plan.counted)
             share = zero_share(counted) if counted else None
         norm, share = _on_host_if_cheap(norm), _on_host_if_cheap(share)
-        if is_clipping and norm is not None:
-            self._shorten(gradients, norm, max_norm)
+        if is_clipping and gradients:
+            self._shortener.shorten(gradients, norm, max_norm)
         is_left_out: Tensor | bool = False
         if has_reflex:
-            is_left_out = self._leave_out(plan, gradients, norm)
+            is_left_out = self._reflex.leave_out(plan, gradients, norm)
             if is_left_out is True:
                 norm = math.nan if norm is None else norm
         return Readings(norm, share, is_left_out, is_scaled)
-
-    def _shorten(self, gradients: list[Tensor], norm: Any, max_norm: float) -> None:
-        """Multiplies the gradients with whatever clipping asks for."""
-        factor: Any = None
-        if self._settings.clip == "adaptive":
-            if isinstance(norm, Tensor):
-                self._stats = on_device_of(self._stats, norm)
-            self._stats, factor = adapted(
-                self._stats,
-                norm,
-                limit_sigmas=self._settings.clip_sigmas,
-                memory=self._settings.clip_memory,
-            )
-        if max_norm > 0.0:
-            limit = max_norm / (norm + 1e-6)
-            own = limit.clamp(max=1.0) if isinstance(limit, Tensor) else min(1.0, limit)
-            factor = own if factor is None else _smaller(factor, own)
-        if isinstance(factor, Tensor) or (factor < 1.0 and math.isfinite(factor)):
-            torch._foreach_mul_(gradients, factor)  # noqa: SLF001 - clip_grad_norm_ uses it too
-
-    def _leave_out(self, plan: Plan, gradients: list[Tensor], norm: Any) -> Tensor | bool:
-        """Sees to it that a gradient that is not finite changes nothing."""
-        if plan.is_on_host:
-            if norm is None:
-                norm = sum([one.item() for one in _norms_of(plan.probes)])
-            if math.isfinite(norm):
-                return False
-            for parameter in plan.parameters:
-                parameter.grad = None
-            return True
-        if not isinstance(norm, Tensor):
-            return False
-        is_bad = torch.logical_not(torch.isfinite(norm)).to(torch.float32)
-        optimizer = plan.optimizer()
-        if plan.is_fused and optimizer is not None:
-            if optimizer not in self._told_to_skip:
-                self._told_to_skip.append(optimizer)
-            optimizer.found_inf = is_bad
-        elif can_be_zeroed(gradients):
-            keep_or_zero(gradients, is_bad)
-        else:
-            return False
-        return is_bad
 
     def _count_down(self) -> None:
         left = self._restraint.num_steps_left - 1
@@ -305,19 +259,6 @@ def _on_host_if_cheap(value: Any) -> Any:
     return value.item() if isinstance(value, Tensor) and value.device.type == "cpu" else value
 
 
-def _smaller(one: Any, other: Any) -> Any:
-    return torch.minimum(one, other) if isinstance(one, Tensor) else min(one, other)
-
-
-def _gradients(parameters: list[Tensor]) -> list[Tensor]:
-    return [gradient for one in parameters if (gradient := one.grad) is not None]
-
-
-def _norms_of(parameters: list[Tensor]) -> list[Tensor]:
-    gradients = _gradients(parameters)
-    return list(torch._foreach_norm(gradients)) if gradients else []  # noqa: SLF001 - as above
-
-
 def _joined(parts: list[Readings]) -> Readings:
     """What several optimizers of one step come to."""
     norms = [part.norm for part in parts if part.norm is not None]
@@ -331,7 +272,7 @@ def _joined(parts: list[Readings]) -> Readings:
     )
 
 
-def _any(flags: list[Tensor | bool]) -> Tensor | bool:
+def _any(flags: Sequence[Tensor | bool]) -> Tensor | bool:
     tensors = [flag for flag in flags if isinstance(flag, Tensor)]
     if any(flag is True for flag in flags) or not tensors:
         return bool(flags)

@@ -321,10 +321,8 @@ def test_a_caution_does_not_hide_what_is_worse():
     asks for the rule's own action, and a thinned-out gradient for its own.
     """
     rounds = [round_of(i, 2.0 + 0.01 * (i % 7), grad_norm=0.2, zero_share=0.1) for i in range(300)]
-    for step in (300, 301):
-        rounds.append(round_of(step, 2.0, grad_norm=20.0, zero_share=0.1))
-    for step in (302, 303):
-        rounds.append(round_of(step, 2.0, grad_norm=20.0, zero_share=0.9))
+    rounds += [round_of(step, 2.0, grad_norm=20.0, zero_share=0.1) for step in (300, 301)]
+    rounds += [round_of(step, 2.0, grad_norm=20.0, zero_share=0.9) for step in (302, 303)]
     rounds += [round_of(step, 9.0, grad_norm=20.0, zero_share=0.9) for step in (304, 305)]
 
     found = watch(LossVarianceSequential(), rounds)

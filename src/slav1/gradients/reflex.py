@@ -1,0 +1,67 @@
+"""Leaving an update out whose gradient is not finite: no rank is asked, no device waited for."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slav1.gradients.plan import Plan, gradients_of
+from slav1.gradients.readings import can_be_zeroed, keep_or_zero
+
+
+class Reflex:
+    """Sees to it that a gradient that is not finite changes nothing."""
+
+    def __init__(self) -> None:
+        """Starts without having touched anything."""
+        self._told: list[Any] = []
+
+    def leave_out(self, plan: Plan, gradients: list[Tensor], norm: Any) -> Tensor | bool:
+        """Leaves the update out that comes next, if it has to be.
+
+        On processors the gradients are taken away, so that no state of the optimizer changes.
+        On a device a fused update is told to do nothing; for any other the gradients are set
+        to zero there, which still lets momentum and weight decay act.
+
+        Args:
+            plan: What is looked at.
+            gradients: All of them; on processors they are not needed.
+            norm: Theirs; None if not all were read, which happens on processors only.
+
+        Returns:
+            Whether it is left out; on a device 1.0 or 0.0.
+        """
+        if plan.is_on_host:
+            return _taken_away(plan, norm)
+        if not isinstance(norm, Tensor):
+            return False
+        is_bad = torch.logical_not(torch.isfinite(norm)).to(torch.float32)
+        optimizer = plan.optimizer()
+        if plan.is_fused and optimizer is not None:
+            if all(optimizer is not one for one in self._told):
+                self._told.append(optimizer)
+            optimizer.found_inf = is_bad
+        elif can_be_zeroed(gradients):
+            keep_or_zero(gradients, is_bad)
+        else:
+            return False
+        return is_bad
+
+    def close(self) -> None:
+        """Takes back what optimizers were told."""
+        for optimizer in self._told:
+            vars(optimizer).pop("found_inf", None)
+        self._told.clear()
+
+
+def _taken_away(plan: Plan, norm: float | None) -> bool:
+    if norm is None:
+        probes = gradients_of(plan.probes)
+        norms = torch._foreach_norm(probes) if probes else ()  # noqa: SLF001 - as for all of them
+        norm = sum([one.item() for one in norms])
+    if math.isfinite(norm):
+        return False
+    for parameter in plan.parameters:
+        parameter.grad = None
+    return True
