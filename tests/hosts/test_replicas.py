@@ -79,3 +79,31 @@ def test_pc15_seeds_and_statistics_of_each_rank_are_fine(ranks: Any) -> None:
 def messages_of_rule(ranks: Any) -> list[str]:
     """Notices of the rule."""
     return [line.message or "" for line in entries(ranks.run_dir, "notice", rule=RULE)]
+
+
+@pytest.mark.thorough
+def test_what_is_sharded_is_left_alone(ranks: Any) -> None:
+    """
+    Of each way to wrap a model exactly what several ranks hold by design is compared, with
+    the optimizer's state for it, between exactly these ranks: everything under DDP but what
+    it is told to ignore, nothing of what is sharded over all ranks, and of a hybrid the same
+    shard of each copy.
+    """
+    ended = ranks("copies.py", num_ranks=4)
+
+    assert ended.succeeded(), ended
+    adam = ["exp_avg", "exp_avg_sq", "parameter"]
+    for rank, out in ended.out.items():
+
+        def holds(name: str, out: str = out) -> tuple[int, list[Any], list[str]]:
+            line = told(out, name)
+            return line["num_elements"], line["ranks"], line["kinds"]
+
+        everyone, same_shard = [[0, 1, 2, 3]], [[rank % 2, rank % 2 + 2]]
+        assert holds("ddp") == holds("fsdp unsharded") == (92, everyone, adam)
+        assert holds("ddp but one") == (88, everyone, adam)
+        assert holds("plain") == holds("fsdp") == holds("fsdp2") == (0, [], [])
+        assert holds("hsdp") == holds("hsdp2") == (46, same_shard, adam)
+        assert holds("zero") == (92, everyone, ["parameter"])
+        assert told(out, "ddp")["is_certain"]
+        assert not told(out, "hook")["is_certain"]
