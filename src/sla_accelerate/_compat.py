@@ -1,6 +1,7 @@
 """Watching the fetches of Accelerate's loaders, which leans on how those are made."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Protocol
 
 from sla_accelerate._flow import Flow
@@ -12,6 +13,10 @@ class FetchWatch(Protocol):
 
     is_training_fetch: bool
     """Whether the batch that was asked for last is one to train with."""
+
+    def begin_pass(self, loader: Any, epoch: int) -> None:
+        """A pass begins; nothing is drawn yet. Takes the loader underneath."""
+        ...
 
     def begin_fetch(self, loader: Any) -> bool:
         """A batch is asked for; returns whether there is one."""
@@ -65,7 +70,8 @@ def watch_fetches(
         return
     # A loader for a TPU hides the one underneath.
     is_known = hasattr(host_class, "begin") and hasattr(loader, "base_dataloader")
-    track = LoaderTrack() if origin is None and is_known else track_of(origin)
+    is_whole = origin is None and is_known
+    track = LoaderTrack(partial(_tell_pass, find_watch)) if is_whole else track_of(origin)
 
     def batches(self: Any) -> Iterator[Any]:
         if track is None:
@@ -82,6 +88,12 @@ def watch_fetches(
     watched.sla_track = track
     # Its own ``__class__`` is a property that names the class of the loader underneath.
     object.__dict__["__class__"].__set__(loader, watched)
+
+
+def _tell_pass(find_watch: FindWatch, loader: Any, epoch: int) -> None:
+    watch = find_watch()
+    if watch is not None:
+        watch.begin_pass(loader, epoch)
 
 
 def _told(find_watch: FindWatch, loader: Any, batches: Iterator[Any]) -> Iterator[Any]:

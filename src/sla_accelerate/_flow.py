@@ -78,6 +78,7 @@ class Flow:
                 _noise.restore(plan.now)
             return
         base = loader.base_dataloader
+        track.before_pass(base, epoch)
 
         def fetches() -> Fetches:
             del base.__dict__["__iter__"]

@@ -8,7 +8,7 @@ to those before the pass when it begins, to those before batch n + 1 was fetched
 one is fetched again, and to those at the checkpoint before anything else is drawn.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -24,7 +24,9 @@ from sla_accelerate._plan import Plan, generators_of, seeds_of, set_sources
 class LoaderTrack:
     """What is known of one prepared loader."""
 
-    def __init__(self) -> None:
+    def __init__(self, before_pass: Callable[[Any, int], None] = lambda *_: None) -> None:
+        self.before_pass = before_pass
+        """Told of the loader underneath and the epoch before a pass draws anything."""
         self.plan: Plan | None = None
         """How the next pass begins; also ends one that is under way."""
         self.skips: tuple[Skip, ...] = ()

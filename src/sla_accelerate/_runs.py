@@ -12,8 +12,10 @@ from typing import Any
 from torch import distributed as dist
 
 from sla_accelerate._place import check_launch, place_of
+from sla_accelerate._seeds import choose_early
 from sla_accelerate.actions import OnStop, TrainingStoppedError
 from sla_accelerate.telemetry import LoopWatch
+from slav1.seeds import Choice
 from slav1.session import RunSettings, join
 from slav1.session.rendezvous import job_rendezvous
 from slav1.session.settings_source import Resolved
@@ -27,8 +29,28 @@ JOIN_LIMIT_S = 1800.0
 class _Shared:
     watch: LoopWatch | None = None
     settings: Resolved | None = None
+    choice: Choice | None = None
     handled: BaseException | None = None
     """Exception that was being handled already when the run began; not its fault."""
+
+
+def seed_for(state: Any, settings: Resolved) -> Choice | None:
+    """Collective if seeds are set. The global seed, which ranks set as soon as they know of each
+    other; the open run keeps the one that it has.
+
+    Args:
+        state: Any ``accelerate.Accelerator``: knows ranks.
+        settings: Contract and run directory.
+    """
+    if current() is not None:
+        return _Shared.choice
+    _Shared.choice = choose_early(
+        settings.contract.seeds,
+        rank=state.process_index,
+        world_size=state.num_processes,
+        job=str(settings.run_dir.absolute()),
+    )
+    return _Shared.choice
 
 
 def current() -> LoopWatch | None:

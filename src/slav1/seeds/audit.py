@@ -154,20 +154,22 @@ def _not_deterministic(looks: Sequence[Mapping[str, Any]]) -> list[tuple[str, tu
 
 
 def _identical(looks: Sequence[Mapping[str, Any]], promise: Promise) -> list[str]:
-    """Generators that draw the same on ranks of different groups, each in a sentence."""
-    found = []
+    """Generators that draw the same on ranks of different groups, in a sentence for each set of
+    ranks."""
+    kinds: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for name in sorted({name for look in looks for name in look["generators"]}):
         ranks_of: dict[str, list[int]] = defaultdict(list)
         for rank, look in enumerate(looks):
             if name in look["generators"]:
                 ranks_of[look["generators"][name]].append(rank)
-        found += [
-            f"The {name} generator is identical on {listed(ranks)}: they draw the same dropout "
-            "masks, noise or augmentations."
-            for ranks in ranks_of.values()
-            if len({offset_of(rank, promise.groups) for rank in ranks}) > 1
-        ]
-    return found
+        for ranks in ranks_of.values():
+            if len({offset_of(rank, promise.groups) for rank in ranks}) > 1:
+                kinds[tuple(ranks)].append(name)
+    return [
+        f"Identical generators on {listed(ranks)}: {', '.join(names)}. They draw the same dropout "
+        "masks, noise or augmentations."
+        for ranks, names in kinds.items()
+    ]
 
 
 def _about_seeds(looks: Sequence[Mapping[str, Any]], promise: Promise) -> list[str]:

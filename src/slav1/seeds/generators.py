@@ -18,6 +18,11 @@ UNSEEDED = 67280421310721
 """What torch calls its seed as long as nobody has set one."""
 
 
+class _Ours:
+    seed: int | None = None
+    """What :func:`seed_all` has set last."""
+
+
 def take() -> dict[str, Any]:
     """The state of every generator of this process.
 
@@ -80,6 +85,7 @@ def seed_all(seed: int) -> None:
         seed: Any whole number; taken modulo :data:`NUM_SEEDS`.
     """
     seed %= NUM_SEEDS
+    _Ours.seed = seed
     random.seed(seed)
     torch.manual_seed(seed)
     numpy = _numpy()
@@ -88,9 +94,10 @@ def seed_all(seed: int) -> None:
 
 
 def script_seed() -> int | None:
-    """The seed that the script has given to torch; None if it has given none."""
+    """The seed that the script has given to torch; None if it has given none, or
+    :func:`seed_all` has set one since."""
     seed = torch.initial_seed()
-    return None if seed == UNSEEDED else seed
+    return None if seed in (UNSEEDED, _Ours.seed) else seed
 
 
 def _bytes(state: torch.Tensor) -> bytes:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -34,6 +35,24 @@ MAX_EPOCHS = 3
 """Passes of which the workers' numbers are told."""
 
 _log = logging.getLogger("slav1.seeds")
+
+
+def set_first(choice: Choice, *, script: int | None, is_alone: bool) -> bool:
+    """Gives this rank the seed that weights are made from; returns whether it had another.
+
+    A seed that the script has set itself stays as it is, numbers drawn since included; and a
+    single process that asks for nothing keeps the numbers that it has always had.
+
+    Args:
+        choice: The global seed.
+        script: Seed that the script has set on this rank; None if it has not.
+        is_alone: Whether the job has one rank.
+    """
+    is_kept = choice.source == "script" and script == choice.seed
+    if is_kept or (choice.source == "made" and is_alone):
+        return False
+    seed_all(choice.seed)
+    return True
 
 
 class Seeds:
@@ -80,7 +99,7 @@ class Seeds:
         self._reports: int | None = None
         self._place = 0
         self._first_epoch: int | None = None
-        self._loaders: list[Any] = []
+        self._loaders: WeakSet[Any] = WeakSet()
 
     @property
     def is_off(self) -> bool:
@@ -108,20 +127,20 @@ class Seeds:
             return
         script = script_seed() if script is None else script
         self.choice = self._agree(script)
-        is_alone = self._peers.world_size == 1
-        if self.choice.source == "made" and is_alone:
-            # A script that asks for nothing keeps the numbers that it has always had.
-            return
-        if self.choice.source != "script" or script != self.choice.seed:
-            seed_all(self.choice.seed)
-            if has_weights and self._peers.rank == 0:
-                self._peers.record(
-                    "notice",
-                    "The first weights were made before the contract could set the seed "
-                    f"{self.choice.seed}: they are the script's. Seed in the script, or make them "
-                    "in configure_model (Lightning) or after the accelerator (Accelerate).",
-                    rule=RULE,
-                )
+        is_changed = set_first(self.choice, script=script, is_alone=self._peers.world_size == 1)
+        if is_changed and has_weights:
+            self.tell_weights_were_made()
+
+    def tell_weights_were_made(self) -> None:
+        """Says, on rank 0, that the seed came too late for the first weights."""
+        if self._peers.rank == 0 and self.choice is not None:
+            self._peers.record(
+                "notice",
+                "The first weights were made before the contract could set the seed "
+                f"{self.choice.seed}: they are the script's. Seed in the script, or make them "
+                "in configure_model (Lightning) or after the accelerator (Accelerate).",
+                rule=RULE,
+            )
 
     def adopt(self, choice: Choice) -> None:
         """Takes over a seed that all ranks have set by other means."""
@@ -198,8 +217,7 @@ class Seeds:
             seed = None if self.choice is None or is_alone else self.choice.seed + self.offset
             watch_workers(loader, report=self._report(), number=number, seed=seed)
             begin_pass(loader, epoch)
-            if not any(each is loader for each in self._loaders):
-                self._loaders.append(loader)
+            self._loaders.add(loader)
 
     def tell_workers(self, step: int) -> None:
         """Says what workers have said since the last time; waits for nobody."""

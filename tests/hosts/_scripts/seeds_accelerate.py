@@ -1,0 +1,99 @@
+"""A hand-written loop that writes down which random numbers its ranks and workers draw.
+
+Argument: a JSON list with a set of options for each training; each is as in a new process.
+"""
+
+# ruff: noqa: NPY002 - the global generators are what this is about
+
+import json
+import os
+import random
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.state import AcceleratorState, GradientState, PartialState
+from accelerate.utils import set_seed
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from sla_accelerate import SLAAccelerator, _runs
+from slav1.contract import Contract
+
+warnings.filterwarnings("ignore")
+
+RANK, NUM_RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+DEFAULTS: dict[str, Any] = {
+    "name": "run",
+    "how": "set_seed",
+    "seeds": {},
+    "num_workers": 0,
+    "resumes": None,
+    "saves": None,
+}
+
+
+class Draws(Dataset[Tensor]):
+    """A number of each generator, drawn where the item is made, and who made it."""
+
+    def __len__(self) -> int:
+        return 4 * NUM_RANKS
+
+    def __getitem__(self, index: int) -> Tensor:
+        info = torch.utils.data.get_worker_info()
+        worker = -1 if info is None else info.id
+        return torch.tensor(
+            [worker, torch.rand(()).item(), random.random(), np.random.rand()],
+            dtype=torch.float64,
+        )
+
+
+def train(options: dict[str, Any]) -> None:
+    """Trains two epochs."""
+    random.seed(RANK)
+    np.random.seed(RANK)
+    torch.default_generator.set_state(torch.Generator().get_state())
+    if options["how"] == "set_seed":
+        set_seed(3)
+    elif options["how"] == "by_rank":
+        set_seed(3 + RANK)
+    contract = Contract.level("L1").override(seeds=options["seeds"], monitor={"grace_s": 1.0})
+    accelerator = SLAAccelerator(contract=contract, cpu=True)
+    model: Any = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5))
+    made = model[0].weight.flatten().tolist()[:4]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader: Any = DataLoader(
+        Draws(), batch_size=2, shuffle=True, num_workers=options["num_workers"]
+    )
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    if options["resumes"]:
+        accelerator.load_state(options["resumes"])
+    drawn = []
+    for epoch in accelerator.sla_epochs(2):
+        for batch in loader:
+            loss = model(batch[:, 1:].float()).square().mean()
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            mask = nn.functional.dropout(torch.ones(16), 0.5).tolist()
+            drawn.append([epoch, batch.tolist(), mask])
+            if accelerator.sla_step == 1 and options["saves"]:
+                accelerator.save_state(options["saves"])
+    folder = accelerator.sla_run_folder
+    # It would end the process group, which the next training goes on with.
+    _runs.end(None)
+    values = {"drawn": drawn, "made": made, "folder": str(folder)}
+    print(json.dumps({"tell": options["name"], **values}), flush=True)
+    for state in (AcceleratorState, PartialState, GradientState):
+        state._shared_state.clear()
+
+
+def main() -> None:
+    for given in json.loads(sys.argv[1]):
+        train(DEFAULTS | given)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""The seed contract of one rank, among ranks that are threads."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from slav1.contract import SeedSettings
+from slav1.seeds import Choice, Seeds, digests, put_back, script_seed, set_first, take
+from slav1.testing import ThreadPeers, run_ranks
+
+
+def seeds_of(peers: Any, folder: Any, **settings: Any) -> Seeds:
+    return Seeds(SeedSettings(**settings), peers, folder, {})
+
+
+def test_a_parameter_that_differs_is_looked_for_only_if_one_does(tmp_path):
+    """
+    Ranks that hold the same meet once; if one does not they meet again, rank 0 writes one line
+    with the rank and the parameter, and nobody else writes any.
+    """
+
+    def work(peers: ThreadPeers, *, odd: int) -> Any:
+        weights = {"a": torch.ones(2), "b": torch.full((2,), float(peers.rank == odd))}
+        judged = seeds_of(peers, tmp_path).compare("start", step=0, weights=weights)
+        return peers.num_gathers, peers.records, judged
+
+    same = run_ranks(lambda peers: work(peers, odd=-1), 3)
+    apart = run_ranks(lambda peers: work(peers, odd=2), 3)
+
+    assert [one[0] for one in same] == [1, 1, 1]
+    assert [one[0] for one in apart] == [2, 2, 2]
+    assert [len(one[1]) for one in apart] == [1, 0, 0]
+    (line,) = apart[0][1]
+    assert (line[2]["rule"], line[2]["audit"], line[2]["at_fault"]) == (
+        "seed_contract",
+        "start",
+        [2],
+    )
+    assert "parameter b" in line[2]["wrong"][0]
+    json.dumps(line[2])
+
+
+def test_a_rank_that_does_not_come_ends_no_training(tmp_path):
+    """
+    Where a rank is lost the others go on without the comparison, and the ledger says why.
+    """
+
+    def work(peers: ThreadPeers) -> Any:
+        if peers.rank == 1:
+            return None
+        return seeds_of(peers, tmp_path).compare("resume", step=7, weights={}), peers.records
+
+    judged, records = run_ranks(work, 2)[0]
+
+    assert judged is None
+    assert "not compared at the resume" in records[0][1] and "missing [1]" in records[0][1]
+
+
+def test_a_contract_that_leaves_seeds_alone_meets_nobody(tmp_path):
+    """
+    With mode ``off`` nothing is compared, set or watched.
+    """
+
+    def work(peers: ThreadPeers) -> int:
+        seeds = seeds_of(peers, tmp_path, mode="off")
+        seeds.begin()
+        seeds.compare("start", step=0, weights={})
+        seeds.watch([torch.utils.data.DataLoader([1], num_workers=1)], 0)
+        seeds.tell_workers(0)
+        return peers.num_gathers + len(peers.records)
+
+    assert run_ranks(work, 2) == [0, 0]
+
+
+def test_a_later_start_of_a_run_has_its_seed(tmp_path):
+    """
+    All ranks get rank 0's seed, and a run that is started again gets the one it had; a script
+    that seeds keeps its own numbers.
+    """
+    kept = take()
+
+    def work(peers: ThreadPeers) -> Any:
+        seeds = seeds_of(peers, tmp_path, mode="set")
+        seeds.begin(script=None)
+        return seeds.choice
+
+    try:
+        torch.default_generator.manual_seed(67280421310721)
+        assert script_seed() is None
+        first, second = run_ranks(work, 2), run_ranks(work, 2)
+        torch.manual_seed(11)
+        torch.rand(3)
+        before = digests(take())
+        scripted = run_ranks(work, 2)
+        after = digests(take())
+    finally:
+        put_back(kept)
+
+    assert {one.source for one in first} == {"made"} and len({one.seed for one in first}) == 1
+    assert {(one.seed, one.source) for one in second} == {(first[0].seed, "earlier start")}
+    assert set(scripted) == {(11, "script")}
+    assert after == before
+
+
+def test_a_group_of_ranks_that_are_not_there_is_refused(tmp_path):
+    """
+    A group that names a rank beyond the run's is refused by key and number.
+    """
+    (refused,) = run_ranks(lambda peers: seeds_of(peers, tmp_path, groups=((0, 3),)), 1)
+
+    assert isinstance(refused, ValueError)
+    assert "seeds.groups names rank 3, but the run has 1 ranks" in str(refused)
+
+
+@pytest.mark.parametrize(
+    ("source", "script", "is_alone", "is_changed"),
+    [
+        ("script", 5, False, False),
+        ("script", 6, False, True),
+        ("made", None, True, False),
+        ("made", None, False, True),
+        ("SLA_SEED", 5, True, True),
+        ("contract", 5, True, True),
+    ],
+)
+def test_generators_are_touched_only_where_somebody_asked(source, script, is_alone, is_changed):
+    """
+    A rank that has the seed already, and a single process that nobody gave one, keep every
+    number that they would have drawn; others draw from the seed.
+    """
+    kept = take()
+    try:
+        changed = set_first(Choice(5, source), script=script, is_alone=is_alone)
+        assert changed == is_changed
+        assert (digests(take()) != digests(kept)) == is_changed
+    finally:
+        put_back(kept)
