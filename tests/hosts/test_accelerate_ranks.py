@@ -161,7 +161,8 @@ def test_torchrun_sees_every_end_by_contract_as_a_failure(launch, fault, rule):
     stop is the same step on both ranks.
     """
     env = {"SLA_INJECT": f"{fault}:rank=1,step=20", "SLA_RUN_DIR": str(launch.folder / "runs")}
-    ended = launch.torchrun(SCRIPT, args=[json.dumps({"num_steps": 400})], env=env)
+    how = {"num_steps": 400, "clauses": {"non_finite": {"action": "stop"}}}
+    ended = launch.torchrun(SCRIPT, args=[json.dumps(how)], env=env)
 
     (decision,) = kinds(ledger_of(launch.folder), "decision")
     assert (decision.rule, decision.rank) == (rule, 1)

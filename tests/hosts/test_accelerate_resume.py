@@ -21,7 +21,8 @@ ROLLED = {
     "save_at": [2, 7],
     "nan_batches": [13],
     "skip": False,
-    "clauses": WATCHED,
+    # Without the reflex there would be nothing to go back from.
+    "clauses": WATCHED | {"non_finite": {"reflex": False}},
 }
 
 

@@ -23,7 +23,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning"),
 ]
 
-BACK = {"mode": "enforce", "action": "rollback"}
+# Without the reflex there would be nothing to go back from.
+BACK = {"mode": "enforce", "action": "rollback", "reflex": False}
 
 
 @pytest.mark.parametrize(

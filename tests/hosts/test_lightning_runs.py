@@ -94,7 +94,8 @@ def test_a_training_outside_of_the_main_thread_can_be_stopped(tmp_path: Path) ->
     A fit in a thread of its own runs, stops when the contract says so, and leaves nothing
     that breaks a fit in the main thread after it.
     """
-    callback = SLACallback(toys.contract(), run_dir=str(tmp_path))
+    stop = toys.contract(non_finite={"action": "stop"})
+    callback = SLACallback(stop, run_dir=str(tmp_path))
     errors: list[BaseException] = []
 
     class Spoilt(Level):

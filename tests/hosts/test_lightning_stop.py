@@ -57,7 +57,7 @@ def test_the_report_names_rank_step_batch_and_what_was_spoilt_first(ranks: Any) 
     ended = ranks("one_nan_batch.py")
 
     assert ended.succeeded(), ended
-    breach = entries(ranks.run_dir, "breach", rule="non_finite")[0]
+    (breach,) = entries(ranks.run_dir, "breach", rule="non_finite")
     assert (breach.rank, breach.step) == (1, 6)
     assert breach.evidence["batch"] == 4 * 6 + 1
     assert breach.evidence["non_finite"][0] == "input"

@@ -8,10 +8,11 @@ from slav1.ledger import Kind
 FaultName: TypeAlias = Literal["spike", "none", "nan", "corrupt", "hang", "kill", "straggler"]
 """Faults of the demo."""
 
-Ending: TypeAlias = Literal["finished", "rolled_back", "restarted"]
-"""How a run goes on: ``finished`` makes its steps as if nothing were; ``rolled_back`` goes
+Ending: TypeAlias = Literal["finished", "left_out", "rolled_back", "restarted"]
+"""How a run goes on: ``finished`` makes its steps as if nothing were; ``left_out`` too, but
+the weights don't change in one of them, which all ranks are told; ``rolled_back`` goes
 back to a checkpoint in the running processes; ``restarted`` has every process ended and
-started again from a checkpoint. All three make all their steps."""
+started again from a checkpoint. All of them make all their steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ _PLANS: dict[FaultName, _Plan] = {
         inject="nan:rank={rank},step={step}",
         does="In step {step} the loss of rank {rank} becomes NaN.",
         rule="non_finite",
-        ending="rolled_back",
+        ending="left_out",
     ),
     "corrupt": _Plan(
         step=100,

@@ -8,6 +8,12 @@ from slav1.ledger import Entry
 from slav1.verdict import RECOVERY_RULE
 
 
+_WANTED = {
+    "left_out": ("skip_batches", "leave out one update"),
+    "rolled_back": ("rollback", "go back to a checkpoint"),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """How the job's processes ended."""
@@ -186,8 +192,9 @@ def _problems_of_acting(
         return ["Nothing was decided."]
     if scenario.ending == "restarted":
         return []
-    if decision.action != "rollback":
-        return [f"The run was to go back to a checkpoint, but the decision was {decision.action}."]
+    wanted, meaning = _WANTED[scenario.ending]
+    if decision.action != wanted:
+        return [f"The run was to {meaning}, but the decision was {decision.action}."]
     return _problems_of_acting_together(acted_at, num_ranks)
 
 
@@ -202,7 +209,7 @@ def _problems_of_acting_together(acted_at: Mapping[int, int], num_ranks: int) ->
 def _problems_of_recovery(
     scenario: Scenario, entries: Sequence[Entry], found: Entry | None, recovered: Entry | None
 ) -> list[str]:
-    if scenario.ending != "finished":
+    if scenario.ending not in ("finished", "left_out"):
         return [] if recovered else ["The run made no step past the one that was hit."]
     if found is None or scenario.found_by != "checkpoint_rejected":
         return []

@@ -10,7 +10,7 @@ from slav1.sample import Sample
 # What makes the loss itself, or the weights, worthless; the rest may still be skipped
 # by a gradient scaler, which meets infinite gradients in a healthy run.
 _LOSES_THE_STEP = frozenset({"loss", "parameters"})
-_WARNED, _LEFT_OUT, _LOST = 1, 2, 3
+_TOLD, _WARNED, _LEFT_OUT, _LOST = 1, 2, 3, 4
 # What is to be done where the update was left out, so that there is nothing to take back.
 _SKIP = "skip_batches"
 
@@ -20,8 +20,8 @@ class NonFiniteState(NamedTuple):
     were left out in a row."""
 
     severity: int = 0
-    """0 none, 1 only a gradient or an input, 2 a loss whose update was left out, 3 a loss
-    or the parameters."""
+    """0 none, 1 only a gradient whose update was left out, 2 only a gradient or an input, 3 a
+    loss whose update was left out, 4 a loss or the parameters."""
     num_finite: int = 0
     num_left_out: int = 0
 
@@ -36,7 +36,8 @@ class NonFinite:
 
     Where the update of such a step was left out, the weights are as good as before: the
     breach then asks for ``skip_batches`` instead of the rule's own action. That is for
-    once, not for ever: after ``max_left_out`` of them in a row the rule's action is due.
+    once, not for ever: after ``max_left_out`` of them in a row the rule's action is due. On
+    ranks whose own loss was finite it is a notice: they got the gradient from another.
 
     Raises:
         ValueError: If a setting is out of range.
@@ -82,7 +83,7 @@ class NonFinite:
         if num_left_out > self.max_left_out or "parameters" in bad:
             return _LOST
         if not _LOSES_THE_STEP & set(bad):
-            return _WARNED
+            return _TOLD if num_left_out else _WARNED
         return _LEFT_OUT if num_left_out else _LOST
 
     def _after_finite(
@@ -94,6 +95,8 @@ class NonFinite:
         num_finite = state.num_finite + 1
         if num_finite < self.recovery_steps:
             return state._replace(num_finite=num_finite, num_left_out=0), None
+        if state.severity == _TOLD:
+            return NonFiniteState(), None
         return NonFiniteState(), Breach(
             rule=self.RULE,
             status=Status.RECOVERED,
@@ -132,8 +135,9 @@ def _breach(sample: Sample, bad: tuple[str, ...], severity: int, num_left_out: i
         )
     return Breach(
         rule=NonFinite.RULE,
+        status=Status.NOTICE if severity == _TOLD else Status.BREACH,
         is_actionable=severity > _WARNED,
-        action=_SKIP if num_left_out and severity < _LOST else None,
+        action=_SKIP if severity == _LEFT_OUT else None,
         rank=sample.rank,
         step=sample.step,
         statistic=sample.loss if "loss" in bad else sample.grad_norm,

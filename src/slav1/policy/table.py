@@ -46,10 +46,14 @@ def judge(breach: Breach, rule: Rule, *, can_roll_back: bool = True) -> Verdict:
 
 
 def _asked_for(breach: Breach, rule: Rule) -> Action:
-    """A finding may ask for another action than its rule does, but only where that acts."""
+    """A finding may ask for another action than its rule does, but only where that acts; and
+    batches are skipped only where that stands for a rollback that is not needed."""
     if breach.action is None or rule.action is Action.LOG:
         return rule.action
-    return Action[breach.action.upper()]
+    asked = Action[breach.action.upper()]
+    if asked is Action.SKIP_BATCHES and rule.action is not Action.ROLLBACK:
+        return rule.action
+    return asked
 
 
 def available(action: Action, *, can_roll_back: bool = True) -> Action:

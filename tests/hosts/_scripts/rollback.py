@@ -50,7 +50,7 @@ class Watches(pl.Callback):
 
 def train(name: str, *, bad_step: int | None) -> tuple[Any, Watches, Any]:
     pl.seed_everything(3, verbose=False)
-    rule = {"mode": "enforce", "action": "rollback"}
+    rule = {"mode": "enforce", "action": "rollback", "reflex": False}
     watch = toys.SLACallback(toys.contract(non_finite=rule, checkpoint={"every_steps": 4}))
     watches, model = Watches(), SpoiltOnce(bad_step)
     trainer = toys.trainer(

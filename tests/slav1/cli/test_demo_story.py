@@ -97,6 +97,19 @@ def test_an_only_rank_need_not_be_named():
     assert not story([*entries, acted(1, 254)]).is_as_expected
 
 
+def test_after_a_nan_all_ranks_go_on_together():
+    """
+    The update with the NaN is left out, of which all ranks are told at one step: a rollback, or
+    a rank that was not told, is a problem.
+    """
+    found, end = breach(rule="non_finite", step=120), [acted(1, 123), END]
+    entries = [found, decided("skip_batches"), acted(0, 123), *end]
+
+    assert story(entries, fault="nan").is_as_expected
+    assert not story([found, BACK, acted(0, 123), *end], fault="nan").is_as_expected
+    assert not story([found, decided("skip_batches"), *end], fault="nan").is_as_expected
+
+
 @pytest.mark.parametrize("fault", ["hang", "kill"])
 def test_a_lost_rank_must_come_back(fault):
     """

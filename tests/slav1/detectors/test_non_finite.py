@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from _detector_tools import brief, watch
 
+from slav1.breach import Status
 from slav1.detectors import NonFinite
 from slav1.sample import Sample
 
@@ -81,8 +82,8 @@ def test_unknown_values_close_nothing():
 
 def test_an_update_that_was_left_out_needs_no_way_back():
     """
-    Where the update was left out the breach asks to skip the batches; the rank whose loss was
-    finite only logs, and says that the update was left out.
+    Where the update was left out the breach asks to skip the batches; on the rank whose loss
+    was finite it is a notice.
     """
     (own,) = watch(NonFinite(), [sample(7, loss=math.nan, batch=7, is_update_left_out=True)])
     (other,) = watch(NonFinite(), [sample(7, is_update_left_out=True)])
@@ -92,7 +93,7 @@ def test_an_update_that_was_left_out_needs_no_way_back():
     )
     assert "rank 1" in own.message and "batch 7" in own.message
     assert "the weights are as before" in own.message
-    assert (other.is_actionable, other.evidence["first"]) == (False, "gradient")
+    assert (other.status, other.evidence["first"]) == (Status.NOTICE, "gradient")
 
 
 def test_updates_are_not_left_out_for_ever():
@@ -105,8 +106,8 @@ def test_updates_are_not_left_out_for_ever():
     between = [*left_out[:3], sample(3), *left_out[4:7]]
     broken = sample(0, non_finite=("parameters",), is_update_left_out=True)
 
-    assert asked == [(0, "skip_batches", False), (3, None, True)]
-    assert [b.step for b in watch(NonFinite(), between)] == [0]
+    assert asked == [(0, None, False), (3, None, True)]
+    assert brief(watch(NonFinite(), between)) == [(0, "notice")]
     assert [b.action for b in watch(NonFinite(), [broken])] == [None]
     assert [b.step for b in watch(NonFinite(max_left_out=0), left_out)] == [0]
 

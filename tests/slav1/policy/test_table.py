@@ -70,13 +70,17 @@ def test_rule_that_asks_for_a_line_gets_a_line():
 
 def test_a_finding_may_ask_for_something_else():
     """
-    What a finding asks for goes before the rule's action, but not where that is to log.
+    What a finding asks for goes before the rule's action, but not where that is to log; to skip
+    batches stands for a rollback only.
     """
     found = replace(breach(), action="snapshot")
 
     assert judge(found, rule(Mode.ENFORCE)).action is Action.SNAPSHOT
     assert judge(found, rule(Mode.OBSERVE)).would_have is Action.SNAPSHOT
     assert judge(found, rule(Mode.ENFORCE, "log")) == Verdict(action=Action.LOG, would_have=None)
+    skip = replace(breach(), action="skip_batches")
+    assert judge(skip, rule(Mode.ENFORCE, "rollback")).action is Action.SKIP_BATCHES
+    assert judge(skip, rule(Mode.ENFORCE)).action is Action.STOP
 
 
 @pytest.mark.parametrize("action", list(Action))
