@@ -149,11 +149,14 @@ class JobEnd:
     def _write_contract(self) -> None:
         """Writes the contract as it is in force; a full disk is tried again later."""
         # If it fails, the ledger, which lies in the same folder, has told of it.
-        if self._is_contract_written:
-            return
-        self._is_contract_written = save_contract(self._folder, self._contract)
-        if self._policy is not None and self._policy.text is not None:
-            save_text(self._folder / POLICY_COPY, self._policy.text)
+        self._is_contract_written = self._is_contract_written or (
+            save_contract(self._folder, self._contract) and self._save_policy()
+        )
+
+    def _save_policy(self) -> bool:
+        if self._policy is None or self._policy.text is None:
+            return True
+        return save_text(self._folder / POLICY_COPY, self._policy.text)
 
 
 def _policy_of(contract: Contract) -> "PolicyProcess | None":

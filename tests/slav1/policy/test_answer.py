@@ -98,7 +98,7 @@ def test_nothing_to_say_leaves_it_to_the_table(value):
 
 
 @pytest.mark.parametrize(
-    "value", [1, 0, "STOP", "stopp", "", [], ["stop"], {}, {"acton": "stop"}, {"action": 3}, 1e9]
+    "value", [1, 0, "STOP", "halt", "", [], ["stop"], {}, {"acton": "stop"}, {"action": 3}, 1e9]
 )
 def test_nonsense_leaves_it_to_the_table_and_is_told(value):
     """
