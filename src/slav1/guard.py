@@ -15,6 +15,11 @@ def _is_always(event: Event) -> bool:
     return True
 
 
+def _rank_of(event: Event) -> int | None:
+    """The rank that an event is about; None for one of the job."""
+    return getattr(event, "rank", None)
+
+
 class Guard:
     """Shows every event to every detector that watches its kind.
 
@@ -42,7 +47,7 @@ class Guard:
         A detector that fails is switched off, and a notice says so: one rule must not
         take the others along.
         """
-        rank = None if isinstance(event, Round | Save | Audit | Replicas) else event.rank
+        rank = _rank_of(event)
         found = []
         for name, detector, is_about in self._watching[type(event)]:
             states = self._states[name]
@@ -66,7 +71,7 @@ class Guard:
             rule=name,
             status=Status.NOTICE,
             is_actionable=False,
-            rank=None if isinstance(event, Round | Save | Audit | Replicas) else event.rank,
+            rank=_rank_of(event),
             step=event.step,
             statistic=None,
             limit=None,

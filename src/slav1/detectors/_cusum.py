@@ -16,7 +16,9 @@ def clipped(value: float, limit: float) -> float:
     # Plain comparisons: this runs dozens of times a step.
     if value > limit:
         return limit
-    return max(value, -limit)
+    if value < -limit:
+        return -limit
+    return value
 
 
 def cusum(score: float, z: float, *, drift: float, clip: float) -> float:

@@ -119,7 +119,7 @@ def looked(watch: Watch, pulse: Pulse) -> Watch:
     excused_s = 0.0 if has_progressed else watch.excused_s
     if is_pause:
         excused_s += min(gap_s - usual_s, pulse.since_progress_s)
-    return watch._replace(
+    return Watch(
         num_pulses=watch.num_pulses + 1,
         last_pulse_s=pulse.time_s,
         # At most doubled at once, so that one pause does not become the usual interval.
@@ -127,6 +127,7 @@ def looked(watch: Watch, pulse: Pulse) -> Watch:
         progress_at_s=progress_at_s if has_progressed else watch.progress_at_s,
         excused_s=excused_s,
         stall_s=max(0.0, pulse.since_progress_s - excused_s),
+        severity=watch.severity,
     )
 
 

@@ -16,6 +16,9 @@ class LimitRun(NamedTuple):
     """Whether they have been enough for a breach."""
 
 
+_NONE_OVER = LimitRun()
+
+
 def check_limit(limit_ms: float, consecutive: int) -> None:
     """Raises ``ValueError`` for a limit that cannot be one."""
     if not limit_ms > 0:
@@ -35,7 +38,7 @@ def over_limit(
         return run, None
     sync_ms = sample.sync_s * 1000.0
     if sync_ms <= limit_ms:
-        return LimitRun(), None
+        return _NONE_OVER, None
     num_over = min(run.num_over + 1, consecutive)
     after = LimitRun(num_over, is_open=num_over >= consecutive)
     if run.is_open or not after.is_open:

@@ -30,7 +30,12 @@ def learn(durations: Durations, duration_s: float) -> Durations:
     """Takes in one duration, in seconds; not a number and negative ones are ignored."""
     if not duration_s >= 0.0:
         return durations
-    number = math.ceil(math.log(min(max(duration_s, SHORTEST_S), LONGEST_S)) / _LOG_BIN)
+    # Plain comparisons: this runs five times a step and rank.
+    if duration_s < SHORTEST_S:
+        duration_s = SHORTEST_S
+    elif duration_s > LONGEST_S:
+        duration_s = LONGEST_S
+    number = math.ceil(math.log(duration_s) / _LOG_BIN)
     bins, counts, num_counted = durations
     place = bisect_left(bins, number)
     if place < len(bins) and bins[place] == number:
@@ -44,11 +49,11 @@ def learn(durations: Durations, duration_s: float) -> Durations:
 
 def typical_s(durations: Durations) -> float:
     """The median, in seconds, at most one bin too long; 0 if nothing was learned."""
-    below = 0
-    for number, count in zip(durations.bins, durations.counts, strict=True):
+    below, half = 0, durations.num_counted / 2
+    for place, count in enumerate(durations.counts):
         below += count
-        if 2 * below >= durations.num_counted:
-            return _longest_s(number)
+        if below >= half:
+            return _longest_s(durations.bins[place])
     return 0.0
 
 

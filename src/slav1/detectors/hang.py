@@ -121,44 +121,44 @@ class HangLearned:
     ) -> tuple[HangLearnedState, Breach | None]:
         if isinstance(event, Sample):
             return self._learned(state, event), None
-        if event.phase in _LONG_PHASES and not state.had_long_phase:
-            state = state._replace(had_long_phase=True)
+        had_long_phase = state.had_long_phase or event.phase in _LONG_PHASES
         watch, breach = judgement(state.watch, event, self._limits(state, event))
-        return state._replace(watch=watch), breach
+        return HangLearnedState(watch, state.phases, had_long_phase), breach
 
     def _learned(self, state: HangLearnedState, sample: Sample) -> HangLearnedState:
         """Takes in the durations of one step."""
         if sample.is_warmup:
-            return state._replace(had_long_phase=False)
-        lengths_s = list(_lengths_s(sample))
+            return HangLearnedState(state.watch, state.phases)
+        lengths_s = _lengths_s(sample)
         if state.had_long_phase:
-            lengths_s[-1] = None
-        phases = tuple(
+            lengths_s = (*lengths_s[:-1], None)
+        pairs = zip(state.phases, lengths_s, strict=True)
+        phases = [
             durations if length_s is None else self._with_length(durations, length_s)
-            for durations, length_s in zip(state.phases, lengths_s, strict=True)
-        )
-        return state._replace(phases=phases, had_long_phase=False)
+            for durations, length_s in pairs
+        ]
+        return HangLearnedState(state.watch, tuple(phases))
 
     def _with_length(self, durations: Durations, length_s: float) -> Durations:
         is_short = length_s <= self.limit_s
         return (
             learn(durations, length_s)
-            if is_short or length_s <= self._hard_s(durations)
+            if is_short or length_s <= self._hard_s(durations, typical_s(durations))
             else durations
         )
 
-    def _hard_s(self, durations: Durations) -> float:
+    def _hard_s(self, durations: Durations, usual_s: float) -> float:
         """Past it a step phase is hung, by the fixed limit and the typical length."""
         if durations.num_counted == 0:
             return self.first_step_limit_s
-        return max(self.limit_s, self.hard_ratio * typical_s(durations))
+        return max(self.limit_s, self.hard_ratio * usual_s)
 
     def _limits(self, state: HangLearnedState, pulse: Pulse) -> Limits:
         if pulse.phase not in STEP_PHASES or pulse.num_steps < self.warmup_steps:
             return Limits(hard_s=fixed_limit_s(self, pulse))
         durations = state.phases[_LEARNED.index(pulse.phase)]
-        hard_s = self._hard_s(durations)
         usual_s = typical_s(durations)
+        hard_s = self._hard_s(durations, usual_s)
         # Nothing can be said before min_limit_s: the tail need not be fitted.
         if durations.num_counted < NUM_NEEDED or pulse.since_progress_s <= self.min_limit_s:
             return Limits(hard_s=hard_s, typical_s=usual_s)

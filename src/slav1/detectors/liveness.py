@@ -90,7 +90,9 @@ class LivenessSequential:
             return self._watch_stop(state, event)
         if state.trouble == "stopped":
             return LivenessSequentialState(), self._recovery(event)
-        return self._watch_beats(state._replace(is_stopped=False), event)
+        return self._watch_beats(
+            state._replace(is_stopped=False) if state.is_stopped else state, event
+        )
 
     def _watch_stop(
         self, state: LivenessSequentialState, event: Pulse

@@ -90,7 +90,7 @@ class SyncLatencyLearned:
         if event.is_warmup or event.sync_s is None or not math.isfinite(event.sync_s):
             return state, None
         run, breach = over_limit(state.run, event, self.limit_ms, self.consecutive)
-        after, learned = self._learned(state._replace(run=run), event, event.sync_s)
+        after, learned = self._learned(state, run, event, event.sync_s)
         breach = breach or learned
         was_open, is_open = _is_open(state), _is_open(after)
         if was_open and not is_open and breach is None:
@@ -98,24 +98,28 @@ class SyncLatencyLearned:
         return after, breach
 
     def _learned(
-        self, state: SyncLatencyLearnedState, event: Sample, sync_s: float
+        self, state: SyncLatencyLearnedState, run: LimitRun, event: Sample, sync_s: float
     ) -> tuple[SyncLatencyLearnedState, Breach | None]:
         log_s = math.log(max(sync_s, SHORTEST_S))
         if state.usual.num_seen == 0:
-            return state._replace(usual=begun(log_s), present=log_s), None
-        state = state._replace(present=state.present + PRESENT_GAIN * (log_s - state.present))
+            return state._replace(run=run, usual=begun(log_s), present=log_s), None
+        present = state.present + PRESENT_GAIN * (log_s - state.present)
         if state.is_slow:
+            state = state._replace(run=run, present=present)
             return state._replace(is_slow=self._is_slower(state, share=0.5)), None
         seen = residual(state.usual, log_s, min_scale=MIN_LOG_NOISE)
-        usual = followed(state.usual, log_s, seen, is_skipped=False)._replace(slope=0.0)
+        usual = followed(state.usual, log_s, seen, is_skipped=False)
+        usual = Trend(usual.num_seen, usual.level, 0.0, *usual[3:])
         limit = cusum_limit(drift=DRIFT, arl0=HEAVY_TAIL_RATIO * self.arl0)
         score = cusum(state.score, seen.white, drift=DRIFT, clip=CLIP_SIGMAS)
         if usual.num_seen <= NUM_NEEDED:
-            return state._replace(usual=usual), None
-        if score >= limit and self._is_slower(state, share=1.0):
-            return state._replace(score=0.0, is_slow=True), self._breach(state, event, score, limit)
+            return SyncLatencyLearnedState(run, usual, state.score, present), None
+        if score >= limit:
+            slow = state._replace(run=run, present=present, score=0.0, is_slow=True)
+            if self._is_slower(slow, share=1.0):
+                return slow, self._breach(slow, event, score, limit)
         # Certain, but not yet by enough: the score waits at its limit for the effect.
-        return state._replace(usual=usual, score=min(score, limit)), None
+        return SyncLatencyLearnedState(run, usual, min(score, limit), present), None
 
     def _is_slower(self, state: SyncLatencyLearnedState, *, share: float) -> bool:
         """Whether the present syncs are longer by a share of what is worth a word."""
