@@ -11,7 +11,7 @@ from slav1.breach import Breach, Status
 from slav1.contract import Contract
 from slav1.guard import Guard
 from slav1.phase import Phase
-from slav1.sample import Pulse, Round, Sample, Save, Usage
+from slav1.sample import Audit, Pulse, Replicas, Round, Sample, Save, Usage
 
 
 class CountState(NamedTuple):
@@ -147,5 +147,19 @@ def test_all_rules_of_a_level_run_in_one_guard():
         guard.observe(Round(step=0, samples=(sample(0, 0), sample(1, 0))))
         guard.observe(Save(step=0, time_s=0.0, succeeded=True))
         guard.observe(Usage(rank=0, step=0, time_s=0.0, host_mib=100.0))
+        guard.observe(Audit(step=0, time_s=0.0, moment="start"))
+        guard.observe(
+            Replicas(
+                step=0,
+                part="all",
+                slots=(0,),
+                ranks=(0, 1),
+                num_tensors=1,
+                num_differing=0,
+                differing=(),
+                is_first=True,
+                is_certain=True,
+            )
+        )
 
         assert all(num > 0 for num in guard.num_seen.values())
