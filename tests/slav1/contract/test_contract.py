@@ -59,7 +59,7 @@ def test_only_the_grave_rules_ask_for_more_than_a_line():
     assert stopping == {"hang", "liveness", "memory_drift"}
     assert going_back == {"non_finite", "loss_variance"}
     assert starting_again == {"stall"}
-    assert logging == {"straggler", "sync_latency", "sync_outlier"}
+    assert logging == {"seed_contract", "straggler", "sync_latency", "sync_outlier"}
 
 
 def test_levels_leave_time_to_recover():
@@ -165,6 +165,19 @@ def test_the_published_example_is_read(tmp_path):
     assert (loss.mode, loss.detector.window, loss.detector.limit_sigmas) == (Mode.OBSERVE, 128, 15)
     assert contract.rules["straggler"].mode is Mode.ENFORCE
     assert contract.checkpoint == CheckpointSettings(keep=3, verify="medium", quorum="majority")
+
+
+def test_every_seed_setting_survives_the_file():
+    """
+    Each setting of the clause ``seeds`` can be set, and means the same after the file.
+    """
+    changed = {"mode": "set", "seed": 7, "groups": [[0, 1], [2, 3]], "deterministic": True}
+
+    contract = Contract.level("L2").override(seeds=changed)
+
+    assert Contract.from_dict(read_yaml(contract.to_yaml())) == contract
+    assert plain(contract.seeds) == changed
+    assert Contract.level("L2").seeds.mode == "check"
 
 
 def test_every_checkpoint_setting_survives_the_file():

@@ -115,6 +115,11 @@ REFUSED = [
     ("level: L1\nmonitor: {grace_s: -1}", "monitor.grace_s", ["-1", "0 to 600"]),
     ("level: L1\nmonitor: {ring_slots: 1}", "monitor.ring_slots", ["16 to"]),
     ("level: L1\nmonitor: {stacks: 1}", "monitor.stacks", ["true or false"]),
+    ("level: L1\nseeds: {mode: on}", "seeds.mode", ["'on'", "check, set, off"]),
+    ("level: L1\nseeds: {seed: 3}", "seeds.seed", ["mode: set", "check"]),
+    ("level: L1\nseeds: {mode: set, seed: -1}", "seeds.seed", ["-1", "0 to 4294967295"]),
+    ("level: L1\nseeds: {groups: [[0, 1], [1]]}", "seeds.groups", ["at most once", "[1]"]),
+    ("level: L1\nseeds: {groups: [[]]}", "seeds.groups", ["no empty group"]),
     ("level: L1\ncheckpoint: {keep: 0}", "checkpoint.keep", ["0", "at least 1"]),
     (
         "level: L1\ncheckpoint: {verify: some}",

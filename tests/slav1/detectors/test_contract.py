@@ -27,6 +27,7 @@ from slav1.detectors import (
     MemoryDriftSequential,
     NonFinite,
     ReplicaDivergenceLiteral,
+    SeedContract,
     StallLiteral,
     StragglerSequential,
     SyncLatencyLearned,
@@ -35,7 +36,17 @@ from slav1.detectors import (
     UpdateSkew,
 )
 from slav1.phase import Phase
-from slav1.sample import Difference, Pulse, Replicas, Round, Sample, Save, Usage
+from slav1.sample import (
+    Audit,
+    Difference,
+    Pulse,
+    Replicas,
+    Round,
+    Sample,
+    Save,
+    Stream,
+    Usage,
+)
 from slav1.state import from_plain, to_plain
 
 # Small windows, so that a short list of events gets past every warm-up.
@@ -52,6 +63,7 @@ EVERY_DETECTOR = [
     MemoryDriftSequential(block_steps=4, warmup_steps=0, suspect_after_steps=0, min_growth_mib=0),
     NonFinite(recovery_steps=1),
     ReplicaDivergenceLiteral(equal_looks=1),
+    SeedContract(),
     StallLiteral(limit_s=1.0),
     StragglerSequential(arl0=100, baseline_rounds=10),
     SyncLatencyLearned(arl0=100, min_slowdown_ratio=1, min_excess_ms=0),
@@ -148,6 +160,27 @@ EVENTS = {
         is_first=st.booleans(),
         is_certain=st.booleans(),
     ),
+    Audit: st.builds(
+        Audit,
+        step=steps | st.none(),
+        time_s=st.floats(),
+        moment=st.sampled_from(["start", "rollback", "workers"]),
+        wrong=st.sampled_from([(), ("Weights differ.",)]),
+        at_fault=st.sampled_from([(), (1,), (0, 2)]),
+        streams=st.lists(
+            st.builds(
+                Stream,
+                generator=st.sampled_from(["numpy", "torch"]),
+                digest=st.sampled_from("abc"),
+                rank=st.integers(0, 3),
+                loader=st.just(0),
+                worker=st.integers(0, 2),
+                epoch=st.integers(0, 2),
+            ),
+            max_size=4,
+        ).map(tuple),
+        is_owed=st.booleans(),
+    ),
     Save: st.builds(
         Save,
         step=steps | st.none(),
@@ -190,10 +223,15 @@ def healthy(kind: type, number: int) -> Any:
         )
         for rank in range(3)
     )
-    if kind is Sample:
-        return members[0]
-    if kind is Round:
-        return Round(step=number, samples=members)
+    stream = Stream("numpy", str(number), 0, 0, 0, number)
+    short = {
+        Sample: members[0],
+        Round: Round(step=number, samples=members),
+        Save: Save(step=number, time_s=10.0 * number, succeeded=True),
+        Audit: Audit(step=number, time_s=10.0 * number, moment="workers", streams=(stream,)),
+    }
+    if kind in short:
+        return short[kind]
     if kind is Replicas:
         return Replicas(
             step=number,
@@ -206,8 +244,6 @@ def healthy(kind: type, number: int) -> Any:
             is_first=number == 0,
             is_certain=True,
         )
-    if kind is Save:
-        return Save(step=number, time_s=10.0 * number, succeeded=True)
     if kind is Usage:
         return Usage(
             rank=0,
@@ -277,7 +313,7 @@ def test_says_what_it_is_for(detector):
 
     assert kind.RULE and kind.RULE.islower()
     assert kind.VARIANT in {"literal", "learned", "sequential"}
-    assert set(kind.WATCHES) <= {Sample, Round, Pulse, Replicas, Save, Usage}
+    assert set(kind.WATCHES) <= {Audit, Sample, Round, Pulse, Replicas, Save, Usage}
     assert kind.NUM_SAMPLES_NEEDED >= 1
 
 
