@@ -1,5 +1,6 @@
 """The line itself: events to detectors, findings out."""
 
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
@@ -142,7 +143,7 @@ def test_all_rules_of_a_level_run_in_one_guard():
     for level in ("L1", "L2", "L3"):
         rules = Contract.level(level).rules
         guard = Guard({name: rule.detector for name, rule in rules.items()})
-        guard.observe(sample(0, 0))
+        guard.observe(replace(sample(0, 0), allocated_mib=1.0, reserved_mib=2.0))
         guard.observe(pulse(0))
         guard.observe(Round(step=0, samples=(sample(0, 0), sample(1, 0))))
         guard.observe(Save(step=0, time_s=0.0, succeeded=True))
