@@ -126,8 +126,10 @@ def test_a_policy_that_says_nothing_delays_by_its_deadline_and_no_more(start):
     assert len(job.of_kind(messages.Hold)) == 1
     assert job.policy.num_given_up == 1
     assert job.entries("breach")[0].action == "stop"
-    job.answer("log")
     job.report(0, finding("non_finite", 1))
+    job.policy.ready.append((1, Answer(value="log")))
+    job.wait(0.01)
+    assert job.coordinator.is_waiting_for_policy
     job.wait(DEADLINE_S)
     told = [text for text in job.messages("notice") if "table decides" in text]
     assert len(told) == 1
