@@ -40,6 +40,7 @@ def demo_contract() -> Contract:
         hang={"limit_s": 5.0, "action": "restart"},
         liveness={"action": "restart"},
         checkpoint={"every_steps": SAVE_EVERY},
+        seeds={"mode": "set"},
         monitor={"grace_s": 2.0},
     )
 

@@ -131,6 +131,25 @@ def test_a_straggler_is_named_and_training_goes_on(tmp_path):
 
 
 @pytest.mark.thorough
+def test_replicas_that_start_apart_are_made_equal(tmp_path):
+    """
+    A rank with other first weights is named before the first step, gets rank 0's like all
+    others, and training goes on without another finding of copies that differ.
+    """
+    status, lines, summary = demo(tmp_path, "--fault", "seed", "--steps", "60")
+
+    assert (status, summary["problems"]) == (0, [])
+    assert (summary["found_rule"], summary["found_rank"], summary["found_step"]) == (
+        "seed_contract",
+        1,
+        0,
+    )
+    closed = [line for line in lines if line["kind"] == "incident_end"]
+    assert [(line["rule"], line["step"]) for line in closed] == [("seed_contract", 0)]
+    assert not [line for line in lines if line["kind"] in ("decision", "action")]
+
+
+@pytest.mark.thorough
 def test_two_demos_at_once_share_one_folder(tmp_path):
     """
     Two demos that are started together in one folder both come to their own end, and a

@@ -5,7 +5,9 @@ from typing import Literal, TypeAlias
 
 from slav1.ledger import Kind
 
-FaultName: TypeAlias = Literal["spike", "none", "nan", "corrupt", "hang", "kill", "straggler"]
+FaultName: TypeAlias = Literal[
+    "spike", "none", "nan", "corrupt", "hang", "kill", "straggler", "seed"
+]
 """Faults of the demo."""
 
 Ending: TypeAlias = Literal["finished", "left_out", "rolled_back", "restarted"]
@@ -114,10 +116,25 @@ _PLANS: dict[FaultName, _Plan] = {
         rule="straggler",
         ending="finished",
     ),
+    "seed": _Plan(
+        step=0,
+        steps_after=10,
+        inject="seed:rank={rank},step={step}",
+        does="Before step {step} rank {rank} gets weights as if drawn from another seed.",
+        rule="seed_contract",
+        ending="finished",
+    ),
 }
 
-FAULTS: tuple[FaultName, ...] = (*("spike", "none", "nan", "corrupt", "hang", "kill", "straggler"),)
+FAULTS: tuple[FaultName, ...] = (
+    *("spike", "none", "nan", "corrupt", "hang", "kill", "straggler", "seed"),
+)
 """Every fault, the default first."""
+
+_NEEDS_OTHERS: dict[str, str] = {
+    "straggler": "a rank is slow only beside others",
+    "seed": "weights differ only from those of others",
+}
 
 MAX_RANKS = 8
 """More processes than this make no demo faster or clearer."""
@@ -143,10 +160,8 @@ def scenario(fault: str, *, num_ranks: int, num_steps: int) -> Scenario:
         if num_steps < 1:
             raise ValueError(f"--steps {num_steps} must be at least 1.")
         return _NOTHING
-    if fault == "straggler" and num_ranks == 1:
-        raise ValueError(
-            "--fault straggler needs --ranks 2 or more: a rank is slow only beside others."
-        )
+    if fault in _NEEDS_OTHERS and num_ranks == 1:
+        raise ValueError(f"--fault {fault} needs --ranks 2 or more: {_NEEDS_OTHERS[fault]}.")
     return _with_fault(fault, num_ranks=num_ranks, num_steps=num_steps)
 
 

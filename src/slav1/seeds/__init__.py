@@ -9,7 +9,7 @@ from slav1.seeds.determinism import lacking, settings_here
 from slav1.seeds.equivalence import Equivalence, check_resume, compare_traces
 from slav1.seeds.generators import digests, put_back, script_seed, seed_all, take
 from slav1.seeds.probe import Probed, probe_step
-from slav1.seeds.seeds import Seeds, set_first
+from slav1.seeds.seeds import Seeds, copy_first_weights, set_first
 from slav1.seeds.workers import WorkerStart, begin_pass, release_workers, watch_workers
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "check_resume",
     "choose",
     "compare_traces",
+    "copy_first_weights",
     "digests",
     "is_set",
     "judge",

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from slav1.seeds.choice import offset_of
 from slav1.seeds.determinism import lacking
 
-Moment = Literal["start", "resume", "rollback"]
+Moment = Literal["start", "repair", "resume", "rollback"]
 """When ranks are compared."""
 
 MOST_RANKS_NAMED = 16

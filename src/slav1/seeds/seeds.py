@@ -11,6 +11,7 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
 from slav1.checkpoint import Peers, PeersMissingError
 from slav1.checkpoint.fingerprints import fingerprint_tensors, root_of
@@ -53,6 +54,16 @@ def set_first(choice: Choice, *, script: int | None, is_alone: bool) -> bool:
         return False
     seed_all(choice.seed)
     return True
+
+
+def copy_first_weights(weights: Mapping[str, Tensor]) -> None:
+    """Collective of torch, over all ranks. Gives all ranks rank 0's values, in place.
+
+    Args:
+        weights: The same names in the same order on all ranks.
+    """
+    for tensor in weights.values():
+        dist.broadcast(tensor.detach(), src=0)
 
 
 class Seeds:
@@ -166,8 +177,11 @@ class Seeds:
     ) -> Judged | None:
         """Collective. Compares all ranks and writes down what came of it.
 
+        Where the contract sets seeds, first weights that differ are made rank 0's on all ranks,
+        and looked at again.
+
         Args:
-            moment: Start, resume or rollback.
+            moment: When it is.
             step: The step that comes next.
             weights: What must be equal on all ranks, by name; nothing of sharded models.
             samplers: Seeds of the samplers that share the data out.
@@ -180,29 +194,25 @@ class Seeds:
         """
         if self.is_off:
             return None
-        mine: dict[str, Any] = {
-            "script_seed": script_seed(),
-            "generators": digests(take() if state is None else state),
-            "settings": settings_here(self._environment),
-            "is_cuda": torch.cuda.is_available() and torch.cuda.is_initialized(),  # type: ignore[no-untyped-call]
-            "samplers": list(samplers),
-            "weights": root_of(names := fingerprint_tensors(weights)),
-        }
+        names = fingerprint_tensors(weights)
+        mine = {**self._look(state), "samplers": list(samplers), "weights": root_of(names)}
         try:
             looks = self._peers.gather("seeds", mine, limit_s=limit_s)
-            if len({look["weights"] for look in looks}) > 1:
+            is_apart = len({look["weights"] for look in looks}) > 1
+            if is_apart:
                 tensors = self._peers.gather("seeds apart", names, limit_s=limit_s)
                 looks = [{**look, "tensors": t} for look, t in zip(looks, tensors, strict=True)]
         except PeersMissingError as error:
             self._tell(f"Seeds were not compared at the {moment}: {error}", step=step)
             return None
-        promise = Promise(
-            is_set=self.choice is not None,
-            groups=self.groups,
-            deterministic=self._settings.deterministic,
-        )
-        judged = judge(looks, promise, moment)
+        judged = judge(looks, self._promise, moment)
         self._write(judged, moment, step, len(looks))
+        # All ranks know that they differ, so all of them come to this.
+        if is_apart and moment == "start" and self.choice is not None and dist.is_initialized():
+            copy_first_weights(weights)
+            self._tell("Rank 0's first weights were copied to all ranks.", step=step)
+            # A state that can't be made equal is compared only once more.
+            self.compare("repair", step=step, weights=weights, samplers=mine["samplers"])
         return judged
 
     def watch(self, loaders: Iterable[Any], epoch: int) -> None:
@@ -251,6 +261,24 @@ class Seeds:
         if self._reports is not None:
             os.close(self._reports)
             self._reports = None
+
+    @property
+    def _promise(self) -> Promise:
+        return Promise(
+            is_set=self.choice is not None,
+            groups=self.groups,
+            deterministic=self._settings.deterministic,
+        )
+
+    def _look(self, state: Mapping[str, Any] | None) -> dict[str, Any]:
+        """What this rank has of seeds, generators and settings."""
+        is_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        return {
+            "script_seed": script_seed(),
+            "generators": digests(take() if state is None else state),
+            "settings": settings_here(self._environment),
+            "is_cuda": is_cuda,
+        }
 
     def _agree(self, script: int | None) -> Choice:
         mine: list[Any] = [0, ""]

@@ -23,7 +23,7 @@ def test_every_fault_is_one_that_can_be_injected(fault, num_ranks):
     assert f"tep {planned.step}" in planned.injected
 
 
-@pytest.mark.parametrize("fault", sorted(set(WITH_FAULT) - {"straggler"}))
+@pytest.mark.parametrize("fault", sorted(set(WITH_FAULT) - {"straggler", "seed"}))
 def test_a_single_rank_is_hit_itself(fault):
     """
     With one process, the fault is planned for the only rank there is.
@@ -49,6 +49,7 @@ def test_none_injects_and_expects_nothing():
         ({"num_steps": 249}, "--steps 249 is too few for --fault spike"),
         ({"fault": "none", "num_steps": 0}, "--steps 0 must be at least 1"),
         ({"fault": "straggler", "num_ranks": 1}, "--fault straggler needs --ranks 2 or more"),
+        ({"fault": "seed", "num_ranks": 1}, "--fault seed needs --ranks 2 or more"),
     ],
 )
 def test_what_is_not_possible_is_refused_in_one_line(changes, said):
