@@ -22,6 +22,8 @@ class SeedContractState(NamedTuple):
     """Generator and digest, then rank, loader, worker and epoch."""
     is_open: int = 0
     """1 while an incident is open."""
+    rank: int = -1
+    """Rank that it is about; -1 if it is about no single one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +48,18 @@ class SeedContract:
     ) -> tuple[SeedContractState, Breach | None]:
         after, twins = _with_streams(state, event.streams)
         wrong = (*event.wrong, *(twins if event.is_owed else ()))
+        rank = event.at_fault[0] if len(event.at_fault) == 1 else None
         if wrong:
-            return after._replace(is_open=1), _finding(event, wrong, Status.BREACH)
+            after = after._replace(is_open=1, rank=-1 if rank is None else rank)
+            return after, _finding(event, wrong, Status.BREACH, rank)
         if twins:
-            return after, _finding(event, tuple(twins), Status.NOTICE)
-        if state.is_open and not event.streams:
+            return after, _finding(event, tuple(twins), Status.NOTICE, rank)
+        if state.is_open and event.moment != "workers":
+            # An incident ends under the rank that it began with.
+            rank = None if state.rank < 0 else state.rank
             kept = ("All ranks have what they should have again.",)
-            return after._replace(is_open=0), _finding(event, kept, Status.RECOVERED)
+            after = after._replace(is_open=0, rank=-1)
+            return after, _finding(event, kept, Status.RECOVERED, rank)
         return after, None
 
 
@@ -79,13 +86,13 @@ def _worker(rank: int, loader: int, worker: int, epoch: int) -> str:
     return f"worker {worker}{which} on rank {rank} in epoch {epoch}"
 
 
-def _finding(event: Audit, sentences: tuple[str, ...], status: Status) -> Breach:
+def _finding(event: Audit, sentences: tuple[str, ...], status: Status, rank: int | None) -> Breach:
     more = len(sentences) - MOST_TWINS
     rest = f" And {more} more." if more > 0 else ""
     return Breach(
         rule=RULE,
         status=status,
-        rank=event.at_fault[0] if len(event.at_fault) == 1 else None,
+        rank=rank,
         step=event.step,
         statistic=None,
         limit=None,

@@ -60,7 +60,7 @@ def test_what_ranks_found_wrong_is_a_breach_until_it_is_right_again():
 
     found = watch(SeedContract(), [right, wrong, audit(stream("a")), right, right])
 
-    assert [(f.status, f.rank) for f in found] == [(Status.BREACH, 2), (Status.RECOVERED, None)]
+    assert [(f.status, f.rank) for f in found] == [(Status.BREACH, 2), (Status.RECOVERED, 2)]
 
 
 def test_a_line_of_a_ledger_becomes_the_audit_it_tells_of():
