@@ -16,7 +16,7 @@ from slav1.contract.yaml_file import read_yaml
 from slav1.decision import Action
 
 LEVELS = ("L1", "L2", "L3")
-FACTS = {"hang", "liveness", "non_finite"}
+FACTS = {"hang", "liveness", "non_finite", "replica_divergence"}
 STATISTICAL = {"loss_variance", "sync_latency", "straggler"}
 EVERY_FORM = [(rule, form) for rule, forms in variants().items() for form in forms]
 
@@ -46,8 +46,9 @@ def test_facts_are_enforced_and_statistics_observed(level):
 
 def test_only_the_grave_rules_ask_for_more_than_a_line():
     """
-    Hang, liveness and a drift of memory ask for a stop, non-finite values and loss variance
-    for a rollback, a stall for a restart; all others log.
+    Hang, liveness and a drift of memory ask for a stop; non-finite values, updates that were
+    not made alike, copies that differ and loss variance for a rollback; a stall for a restart;
+    all others log.
     """
     rules = Contract.level("L1").rules.values()
 
@@ -57,7 +58,7 @@ def test_only_the_grave_rules_ask_for_more_than_a_line():
     logging = {rule.name for rule in rules if rule.action is Action.LOG}
 
     assert stopping == {"hang", "liveness", "memory_drift"}
-    assert going_back == {"non_finite", "loss_variance"}
+    assert going_back == {"non_finite", "loss_variance", "replica_divergence", "update_skew"}
     assert starting_again == {"stall"}
     assert logging == {"seed_contract", "straggler", "sync_latency", "sync_outlier"}
 

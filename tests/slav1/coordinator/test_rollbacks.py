@@ -359,3 +359,22 @@ def test_steps_that_are_done_again_meet_only_each_other(start):
     assert guard.num_seen["loss_variance"] == 18
     assert guard.num_dropped == 0
     assert answer.rank == 0
+
+
+def test_batches_of_a_fault_that_is_none_of_the_data_are_kept():
+    """
+    A breach that says that its batches are good leads back to before it began, and names no
+    step up to which batches would be left out.
+    """
+    breach = Breach(
+        rule="replica_divergence",
+        rank=1,
+        step=100,
+        statistic=1.0,
+        limit=0.0,
+        unit="tensors",
+        message="",
+        evidence={"first_step": 51, "are_batches_good": True},
+    )
+
+    assert bad_steps(breach) == (51, None)

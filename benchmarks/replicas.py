@@ -1,0 +1,322 @@
+"""Comparing copies between ranks: what of flipped bits is found, and what it costs, as Markdown.
+
+    python benchmarks/replicas.py                  # both, on what this machine has
+    python benchmarks/replicas.py --gigabytes 5    # size of the state on a GPU
+
+The campaign runs three ranks in one process, through the parts that a job runs: the watch of
+a rank, the coordinator's comparison, the rule. Its ranks train the same small network on the
+same batches, which is what DDP makes of ranks; then one bit of one of them flips.
+"""
+
+import argparse
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from statistics import median
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from _machine import heading, quantile
+from torch import nn
+
+from slav1.breach import Status
+from slav1.contract import Contract
+from slav1.coordinator.messages import RankDigests, RankReplicas
+from slav1.coordinator.replicas import ReplicaSets
+from slav1.replicas import Copy, Found, ReplicaWatch
+from slav1.session.messages import Copies, Digests
+from slav1.testing._memory import flip_bit
+
+EVERY = 50
+TYPES = (torch.float32, torch.bfloat16, torch.float64)
+KINDS = ("parameter", "exp_avg", "exp_avg_sq", "counter")
+
+
+class Rank:
+    """One rank of the campaign: a small network under AdamW, and an integer buffer of state."""
+
+    def __init__(self, rank: int, num_ranks: int, kind: torch.dtype, contract: Contract) -> None:
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 3)).to(kind)
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-3)
+        self.counter = torch.zeros(5, dtype=torch.int64)
+        self.said: list[Any] = []
+        self.ranks = tuple(range(num_ranks))
+        session = SimpleNamespace(
+            rank=rank,
+            contract=contract,
+            peers=SimpleNamespace(world_size=num_ranks),
+            tell=self.said.append,
+            note=self.said.append,
+        )
+        self.watch = ReplicaWatch(session, self.find)
+        self.watch.begin(-1)
+
+    def tensors(self) -> dict[tuple[str, str], torch.Tensor]:
+        found = {}
+        for name, parameter in self.net.named_parameters():
+            found[name, "parameter"] = parameter.detach()
+            for kind, value in self.optimizer.state.get(parameter, {}).items():
+                if value.dim():
+                    found[name, kind] = value
+        found["counter", "counter"] = self.counter
+        return found
+
+    def find(self) -> Found:
+        return Found(
+            copies=[
+                Copy(name=name, kind=kind, ranks=self.ranks, tensor=tensor)
+                for (name, kind), tensor in self.tensors().items()
+            ]
+        )
+
+    def step(self, step: int, batch: torch.Tensor) -> None:
+        self.net(batch).square().mean().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.counter += 1
+        if step >= self.watch.due_step:
+            self.watch.look(step)
+
+
+def judge(ranks: list[Rank], sets: ReplicaSets, rule: Any, state: Any) -> tuple[Any, list[Any]]:
+    """Hands to the rule what the ranks have said."""
+    found = []
+    for number, rank in enumerate(ranks):
+        for message in rank.said:
+            if isinstance(message, Copies):
+                fields = {name: getattr(message, name) for name in message.__struct_fields__}
+                sets.declare(RankReplicas(rank=number, **fields))
+            elif isinstance(message, Digests):
+                fields = {name: getattr(message, name) for name in message.__struct_fields__}
+                for event in sets.add(RankDigests(rank=number, **fields)):
+                    state, breach = rule.observe(state, event)
+                    found += [breach] if breach is not None else []
+            else:
+                raise TypeError(message)
+        rank.said.clear()
+    return state, found
+
+
+def trial(kind: torch.dtype, what: str, bit: int, num_ranks: int, seed: int) -> str:
+    """Flips one bit and trains on; returns what became of it."""
+    rng = random.Random(f"{kind} {what} {bit} {num_ranks} {seed}")
+    contract = Contract.level("L1")
+    rule = contract.rules["replica_divergence"].detector
+    ranks = [Rank(rank, num_ranks, kind, contract) for rank in range(num_ranks)]
+    sets, state = ReplicaSets(), rule.start()
+    batches = torch.randn(4, 8, 6, generator=torch.Generator().manual_seed(seed)).to(kind)
+    hit, at = rng.randrange(num_ranks), rng.randrange(EVERY + 1, 2 * EVERY)
+    target: tuple[str, str] | None = None
+    for step in range(2 * EVERY + 1):
+        if step == at:
+            names = [name for name in ranks[hit].tensors() if name[1] == what]
+            target = rng.choice(names)
+            tensor = ranks[hit].tensors()[target]
+            flip_bit(tensor, bit, rng.randrange(tensor.numel()))
+        for rank in ranks:
+            rank.step(step, batches[step % len(batches)])
+        state, found = judge(ranks, sets, rule, state)
+        breaches = [one for one in found if one.status is Status.BREACH]
+        if breaches:
+            if step < at:
+                return "false alarm"
+            return _judged(breaches[0], ranks, hit, target, num_ranks)
+    mine, other = ranks[hit].tensors(), ranks[hit - 1].tensors()
+    is_healed = all(same_bits(mine[name], other[name]) for name in mine)
+    return "healed by the next updates" if is_healed else "MISSED"
+
+
+def _judged(breach: Any, ranks: list[Rank], hit: int, target: Any, num_ranks: int) -> str:
+    named = {(one["parameter"], one["tensor"]) for one in breach.evidence["differing"]}
+    suspects = breach.evidence["suspects"]
+    wanted = [hit] if num_ranks > 2 else list(range(num_ranks))
+    if suspects != wanted:
+        return "found, WRONG RANK"
+    mine, other = ranks[hit].tensors()[target], ranks[hit - 1].tensors()[target]
+    if target in named:
+        return "found, tensor named"
+    # What was hit has healed, and what it spoilt before is named.
+    return "found by its consequences" if same_bits(mine, other) else "found, WRONG TENSOR"
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool(one.contiguous().view(torch.uint8).equal(other.contiguous().view(torch.uint8)))
+
+
+def campaign(repeats: int, num_ranks: int) -> None:
+    """Flips every bit of every kind of state."""
+    print(f"## Flipped bits, {num_ranks} ranks, a look every {EVERY} steps\n")
+    print(
+        "| type | what | bits | flips | found, tensor and rank named | found by what it spoilt | "
+        "healed before the look | missed or misnamed |"
+    )
+    print("| --- | --- | --: | --: | --: | --: | --: | --: |")
+    ends: Counter[str] = Counter()
+    for kind in TYPES:
+        for what in KINDS:
+            if what == "counter" and kind is not torch.float32:
+                continue
+            num_bits = 64 if what == "counter" else 8 * torch.empty(0, dtype=kind).element_size()
+            told = Counter(
+                trial(kind, what, bit, num_ranks, seed)
+                for bit in range(num_bits)
+                for seed in range(repeats)
+            )
+            ends += told
+            good = (
+                "found, tensor named",
+                "found by its consequences",
+                "healed by the next updates",
+            )
+            counts = [told.pop(name, 0) for name in good]
+            name = "int64" if what == "counter" else str(kind).removeprefix("torch.")
+            total = sum(counts) + told.total()
+            print(
+                f"| {name} | {what} | {num_bits} | {total} | "
+                + " | ".join(map(str, counts))
+                + f" | {told.total()} |",
+                flush=True,
+            )
+    print(f"\nAll: {dict(ends)}\n")
+
+
+def copies_of(tensors: list[torch.Tensor]) -> Found:
+    copies = [
+        Copy(name=f"p{number}", kind="parameter", ranks=(0, 1), tensor=tensor)
+        for number, tensor in enumerate(tensors)
+    ]
+    return Found(copies=copies)
+
+
+def watch_of(tensors: list[torch.Tensor], said: list[Any]) -> ReplicaWatch:
+    session = SimpleNamespace(
+        rank=0,
+        contract=Contract.level("L1"),
+        peers=SimpleNamespace(world_size=2),
+        tell=said.append,
+        note=said.append,
+    )
+    watch = ReplicaWatch(session, lambda: copies_of(tensors))
+    watch.begin(-1)
+    return watch
+
+
+def cost_on_cpu(rounds: int) -> None:
+    """What looking costs a trainer on the processor."""
+    print("## Cost on the processor, one thread\n")
+    torch.set_num_threads(1)
+    cases = {
+        "40 tensors, 0.6 MB": [torch.randn(3, 1250) for _ in range(40)],
+        "900 tensors of 3 KB": [torch.randn(768) for _ in range(900)],
+        "900 tensors, 64 MB": [torch.randn(768) for _ in range(600)]
+        + [torch.randn(230, 230) for _ in range(300)],
+        "60 tensors, 250 MB": [torch.randn(1024, 1024) for _ in range(60)],
+    }
+    print("| state | shares | a look, median (us) | GB/s | a step at K = 50 (us) |")
+    print("| --- | --: | --: | --: | --: |")
+    for name, tensors in cases.items():
+        said: list[Any] = []
+        watch = watch_of(tensors, said)
+        watch.look(0)
+        took: list[float] = []
+        num_looks = 0
+        for step in range(1, EVERY * rounds + 1):
+            if step >= watch.due_step:
+                start_s = time.perf_counter()
+                watch.look(step)
+                took.append(time.perf_counter() - start_s)
+                num_looks += 1
+        num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        shares = num_looks // rounds
+        print(
+            f"| {name} | {shares} | {median(took) * 1e6:.0f} | "
+            f"{num_bytes / shares / median(took) / 1e9:.1f} | "
+            f"{median(took) * shares / EVERY * 1e6:.0f} |",
+            flush=True,
+        )
+    watch = watch_of(cases["40 tensors, 0.6 MB"], [])
+    watch.look(0)
+    steps = range(1, 2)
+    number = 200_000
+    start_s = time.perf_counter()
+    for _ in range(number):
+        for step in steps:
+            if step >= watch.due_step:
+                raise AssertionError
+    print(f"\nA step without a look: {(time.perf_counter() - start_s) / number * 1e9:.0f} ns\n")
+
+
+def cost_on_gpu(gigabytes: float, rounds: int) -> None:
+    """What looking costs on a GPU."""
+    print("## Cost on a GPU\n")
+    if not torch.cuda.is_available():
+        print("Not measured: there is no GPU here.\n")
+        return
+    print(f"{torch.cuda.get_device_name()}, hash_tensor: {hasattr(torch, 'hash_tensor')}\n")
+    print("| state | shares | K steps of looks, device time (ms) | host time (ms) | GB/s |", end="")
+    print(" share of K = 50 steps of 18 ms |")
+    print("| --- | --: | --: | --: | --: | --: |")
+    size = int((gigabytes * 1e9 / 4 / 60) ** 0.5) // 64 * 64
+    cases: dict[str, Callable[[], list[torch.Tensor]]] = {
+        "900 tensors of 3 KB": lambda: [torch.randn(768, device="cuda") for _ in range(900)],
+        f"60 tensors, {gigabytes:g} GB, fp32": lambda: [
+            torch.randn(size, size, device="cuda") for _ in range(60)
+        ],
+        f"120 tensors, {gigabytes:g} GB, bf16": lambda: [
+            torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(120)
+        ],
+    }
+    for name, make in cases.items():
+        tensors = make()
+        said: list[Any] = []
+        watch = watch_of(tensors, said)
+        watch.look(0)
+        torch.cuda.synchronize()
+        device_ms, host_ms = [], []
+        step = 1
+        for _ in range(rounds):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda.synchronize()
+            start_s = time.perf_counter()
+            begin.record()
+            for _ in range(EVERY):
+                if step >= watch.due_step:
+                    watch.look(step)
+                step += 1
+            end.record()
+            host_ms.append((time.perf_counter() - start_s) * 1e3)
+            torch.cuda.synchronize()
+            device_ms.append(begin.elapsed_time(end))
+        num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        took_ms = quantile(device_ms, 0.5)
+        shares = len({tuple(one.slots) for one in said if isinstance(one, Digests)}) - 1
+        print(
+            f"| {name} | {max(1, shares)} | {took_ms:.2f} | {median(host_ms):.2f} | "
+            f"{num_bytes / took_ms / 1e6:.0f} | {took_ms / (EVERY * 18) * 100:.3f} % |",
+            flush=True,
+        )
+        del tensors, watch
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3, help="flips of each bit")
+    parser.add_argument("--rounds", type=int, default=10, help="times that all is looked at")
+    parser.add_argument("--gigabytes", type=float, default=5.0)
+    parser.add_argument("--only", default="campaign,cost")
+    given = parser.parse_args()
+    print(heading("Copies compared between ranks"))
+    if "campaign" in given.only:
+        torch.set_num_threads(1)
+        campaign(given.repeats, num_ranks=3)
+        campaign(1, num_ranks=2)
+    if "cost" in given.only:
+        cost_on_cpu(given.rounds)
+        cost_on_gpu(given.gigabytes, given.rounds)
+
+
+if __name__ == "__main__":
+    main()
