@@ -277,7 +277,7 @@ class Coordinator:
             rule=message.rule,
             evidence=message.evidence,
         )
-        self._findings.judge_all(self._guard.on_note(message, self._now_s), self._now_s)
+        self._findings.on_note(message, self._guard.on_note(message, self._now_s), self._now_s)
 
     @_on.register
     def _(self, message: messages.RankReplicas, node: int) -> None:

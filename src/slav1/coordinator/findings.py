@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from slav1.breach import Breach, Status
 from slav1.contract import Contract
 from slav1.coordinator.adviser import Adviser
+from slav1.coordinator.after_commit import AfterCommit, Waiting
 from slav1.coordinator.decisions import Decisions
 from slav1.coordinator.journal import Journal
 from slav1.coordinator.membership import Membership
+from slav1.coordinator.messages import RankNote
 from slav1.coordinator.recovery import Fault, fault_of
 from slav1.coordinator.rollbacks import Rollbacks
 from slav1.coordinator.throttling import Throttling
@@ -73,6 +75,7 @@ class Findings:
         self._adviser = adviser
         self._waiting: deque[_Found] = deque()
         self._told: set[str] = set()
+        self._put_off = AfterCommit()
         self._fault: Fault | None = None
         self._is_closed = False
 
@@ -95,6 +98,12 @@ class Findings:
         self._waiting.append(found)
         self._advance(self._adviser, now_s)
 
+    def on_note(self, note: RankNote, breaches: Iterable[Breach], now_s: float) -> None:
+        """Takes in a line of a rank and what it shows; a commit is what some actions wait for."""
+        self.judge_all(breaches, now_s)
+        if note.kind == "checkpoint_committed":
+            self._take_up(self._put_off.on_commit(note.step))
+
     def on_answers(self, now_s: float) -> None:
         """The policy has said something."""
         if self._adviser is None:
@@ -108,7 +117,8 @@ class Findings:
         self._advance(self._adviser, now_s)
 
     def on_tick(self, now_s: float) -> None:
-        """Time passes: an answer may be overdue."""
+        """Time passes: an answer may be overdue, or what was put off due."""
+        self._take_up(self._put_off.on_tick(now_s))
         if self._adviser is not None and self._waiting:
             self._advance(self._adviser, now_s)
 
@@ -183,6 +193,8 @@ class Findings:
         self._journal.breach(breach, self._contract.rules[breach.rule], verdict)
         if self._is_closed or self._throttling.takes(breach, verdict.action, nodes):
             return
+        if breach.status is Status.RECOVERED:
+            self._put_off.forget(breach.rule, breach.rank)
         if breach.status is not Status.BREACH:
             return
         if self._adviser is not None:
@@ -191,7 +203,28 @@ class Findings:
             if verdict.action >= Action.ROLLBACK:
                 # What is milder lets training go on: there is nothing to come back from.
                 self._fault = self._fault or fault_of(breach, found.found_ns)
-            decisions.decide(verdict.action, _with_policy(breach, verdict), nodes)
+            self._act(verdict.action, _with_policy(breach, verdict), found.found_s)
+
+    def _act(self, action: Action, breach: Breach, found_s: float) -> None:
+        waiting = self._put_off.takes(action, breach, found_s)
+        if waiting is None:
+            self._decisions.decide(action, breach, self._membership.listening)
+            return
+        wait_s = waiting.until_s - found_s
+        self._journal.note(
+            "notice",
+            f"The {action.name.lower()} for {breach.rule} waits for the next checkpoint that is "
+            f"committed, at most {wait_s:.0f} s.",
+            rank=breach.rank,
+            step=breach.step,
+            rule=breach.rule,
+            evidence={"waits_for": "checkpoint_committed", "at_most_s": wait_s},
+        )
+
+    def _take_up(self, due: Iterable[Waiting]) -> None:
+        for action, breach, _ in due:
+            if not self._is_closed:
+                self._decisions.decide(action, breach, self._membership.listening)
 
     def _tell_problem(self, breach: Breach, verdict: Verdict) -> None:
         problem = (verdict.policy or {}).get("problem")

@@ -41,6 +41,8 @@ class Growth(NamedTuple):
     also: tuple[int, ...]
     """Kinds of event that can't be told from the cause: they come together."""
     num_events: int
+    per_event: float
+    """Middle of the rises from one such cycle to the next."""
     per_step: float
 
     @property
@@ -50,10 +52,6 @@ class Growth(NamedTuple):
     @property
     def num_steps(self) -> int:
         return self.to_step - self.since_step
-
-    @property
-    def per_event(self) -> float:
-        return self.total / max(1, self.num_events)
 
 
 def steady_growth(series: Series, tolerance: float) -> Growth | None:
@@ -97,30 +95,41 @@ def growth_over(series: Series, floors: Sequence[Floor]) -> Growth:
 
 
 def _growth(series: Series, since_step: int, start: float, to_step: int, end: float) -> Growth:
-    shares = [_share_of_events(series.cycles[k], since_step) for k in range(len(KINDS))]
-    cause, num_events = STEPS, 0
-    also: tuple[int, ...] = ()
-    # Where kinds of event come together, the longest cycle is the one to name.
-    if max(share for share, _ in shares) >= SHARE_OF_EVENTS:
-        highest = max(share for share, _ in shares)
-        together = [k for k, (share, _) in enumerate(shares) if share >= highest - 0.05]
-        cause = min(together, key=lambda k: (shares[k][1], -k))
-        num_events = shares[cause][1]
-        also = tuple(k for k in together if k != cause and shares[k][1] == num_events)
     per_step = (end - start) / max(1, to_step - since_step)
-    return Growth(since_step, to_step, start, end, cause, also, num_events, per_step)
+    growth = Growth(since_step, to_step, start, end, STEPS, (), 0, 0.0, per_step)
+    windows = [
+        [cycle for cycle in cycles if since_step <= cycle[5] <= to_step] for cycles in series.cycles
+    ]
+    shares = [_share_of_events(window) for window in windows]
+    if max(shares) < SHARE_OF_EVENTS:
+        return growth
+    # Where kinds of event come together, the longest cycle is the one to name.
+    together = [kind for kind, share in enumerate(shares) if share >= max(shares) - 0.05]
+    cause = min(together, key=lambda kind: (len(windows[kind]), -kind))
+    also = [k for k in together if k != cause and len(windows[k]) == len(windows[cause])]
+    window = windows[cause]
+    return growth._replace(
+        cause=cause,
+        also=tuple(also),
+        num_events=window[-1][0] - window[0][0],
+        per_event=median(_rises(window)),
+    )
 
 
-def _share_of_events(cycles: Sequence[Cycle], since_step: int) -> tuple[float, int]:
-    """Share of the growth that came between cycles and not within; and how many ends."""
-    window = [cycle for cycle in cycles if cycle[5] >= since_step]
-    num_ends = len(window) - 1
-    if num_ends < NUM_EVENTS_NEEDED:
-        return 0.0, 0
+def _share_of_events(window: Sequence[Cycle]) -> float:
+    """Share of the growth over some cycles that came between them, and not within."""
+    if len(window) <= NUM_EVENTS_NEEDED:
+        return 0.0
     within = sum(last - first for _, first, last, _, _, _ in window)
     total = window[-1][2] - window[0][1]
-    share = 1.0 - within / total if total > 0.0 else 0.0
-    return share, window[-1][0] - window[0][0]
+    return 1.0 - within / total if total > 0.0 else 0.0
+
+
+def _rises(cycles: Sequence[Cycle]) -> list[float]:
+    """From each cycle to the next, by the number of events between."""
+    return [
+        (later[3] - before[3]) / max(1, later[0] - before[0]) for before, later in pairwise(cycles)
+    ]
 
 
 def _holds_cycles(floors: Sequence[Floor], given_back: Sequence[int]) -> bool:
@@ -137,9 +146,7 @@ def _rising_cycles(cycles: Sequence[Cycle], tolerance: float) -> Sequence[Cycle]
     whole = [cycle for cycle in cycles[:-1] if cycle[0] >= NUM_FIRST_CYCLES]
     if len(whole) <= NUM_CYCLE_RISES:
         return ()
-    rises = [
-        (later[3] - before[3]) / max(1, later[0] - before[0]) for before, later in pairwise(whole)
-    ]
+    rises = _rises(whole)
     if not _is_steady(rises[-NUM_CYCLE_RISES:], tolerance):
         return ()
     num = NUM_CYCLE_RISES

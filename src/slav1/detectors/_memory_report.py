@@ -11,6 +11,12 @@ RULE = "memory_drift"
 WANTS_ALLOCATIONS = "allocations"
 """Value of ``evidence.wants`` of a finding after which the rank looks for the line of code."""
 
+SHARE_TO_WAIT = 0.5
+"""Share of the time left that what is done about a drift may wait for a checkpoint."""
+
+LONGEST_WAIT_S = 3_600.0
+"""How long it may wait where that time is not known, in seconds."""
+
 _NAMES = {
     "allocated": "Device memory held by tensors",
     "fragmentation": "Device memory that the allocator holds and no tensor uses",
@@ -20,6 +26,7 @@ _NAMES = {
 }
 _WANTING = {"allocated": "device", "host": "host"}
 _EVENTS = {"save": "checkpoint", "evaluation": "evaluation", "epoch": "epoch"}
+_EACH_WITH = {"save": "a checkpoint", "evaluation": "an evaluation", "epoch": "an epoch"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +115,8 @@ def _message(rank: int, name: str, growth: Growth, room: Room) -> str:
         rate = f"by {growth.per_step:.2g}{unit} per step ({over}"
     else:
         event = _EVENTS[KINDS[growth.cause]]
-        also = "".join(f", each with a {_EVENTS[KINDS[k]]}" for k in growth.also)
+        also = " and ".join(_EACH_WITH[KINDS[k]] for k in growth.also)
+        also = f", each with {also}," if also else ""
         rate = f"by about {growth.per_event:.3g}{unit} per {event}{also} ({growth.num_events} "
         rate += f"of them, {over}"
     text = f"{_NAMES[name]} of rank {rank} grows {rate}, now {growth.end:,.0f}{unit})."
@@ -140,6 +148,9 @@ def _facts(name: str, kind: str, growth: Growth, room: Room, score: float) -> di
         "seconds_left": room.seconds_left(growth.per_step),
         "score_ratio": score,
     }
+    seconds = room.seconds_left(growth.per_step)
+    # To a checkpoint is well worth the wait, but not till the process is killed.
+    facts["may_wait_s"] = LONGEST_WAIT_S if seconds is None else seconds * SHARE_TO_WAIT
     if growth.cause != STEPS:
         facts["per_event"] = growth.per_event
         facts["num_events"] = growth.num_events

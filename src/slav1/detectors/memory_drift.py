@@ -308,7 +308,8 @@ def _timed(state: MemoryDriftState, event: Sample | Usage) -> MemoryDriftState:
     if not abs(event.time_s) < _LARGEST_STEP:
         return state
     num_steps, lasted_s = event.step - state.clock_step, event.time_s - state.clock_s
-    if not 0 <= num_steps < _CLOCK_STEPS or lasted_s < 0.0:
+    has_begun = state.clock_step != _NONE_YET
+    if not has_begun or not 0 <= num_steps < _CLOCK_STEPS or lasted_s < 0.0:
         return state._replace(clock_step=event.step, clock_s=event.time_s)
     if num_steps < BASE_STEPS:
         return state
