@@ -11,8 +11,8 @@ import torch
 
 from slav1.recorder import Recorder
 
-EVERY_STEPS = 4
-"""Steps from one reading of the allocator to the next: a floor of 25 needs no more."""
+EVERY_STEPS = 5
+"""Steps from one reading of the allocator to the next: blocks of 25 hold whole ones."""
 
 NUM_FRAMES = 5
 """Frames that are told of a stack, innermost first."""
