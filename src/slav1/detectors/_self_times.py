@@ -107,4 +107,12 @@ def _parts_s(sample: Sample) -> tuple[float, ...]:
 
 
 def _moved(means: tuple[float, ...], values: tuple[float, ...], gain: float) -> tuple[float, ...]:
-    return tuple([mean + gain * (value - mean) for mean, value in zip(means, values, strict=True)])
+    # One by one: this runs twice for each rank of each round.
+    data, forward, backward, optimizer, sync = means
+    return (
+        data + gain * (values[0] - data),
+        forward + gain * (values[1] - forward),
+        backward + gain * (values[2] - backward),
+        optimizer + gain * (values[3] - optimizer),
+        sync + gain * (values[4] - sync),
+    )

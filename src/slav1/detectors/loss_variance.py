@@ -161,7 +161,8 @@ class LossVarianceSequential:
         if share is not None:
             density = thinned(density, share)
         is_high = reading is not None and self._is_high(episode, reading)
-        episode = episode._replace(num_high=episode.num_high + 1 if is_high else 0)
+        if is_high or episode.num_high:
+            episode = episode._replace(num_high=episode.num_high + 1 if is_high else 0)
         episode, breach = self._told(episode, Look(event, reading, norm, density))
         return LossVarianceSequentialState(loss, norm, episode, density), breach
 

@@ -145,17 +145,16 @@ class StragglerSequential:
         judged = [i for i, memory in enumerate(state.memories) if not memory.is_slow]
         if len(judged) < 2:
             return state
-        slowest = max(judged, key=lambda i: ratios[i] - state.memories[i].offset)
+        heights = [ratios[i] - state.memories[i].offset for i in judged]
+        slowest = judged[heights.index(max(heights))]
+        null_ratio = 1.0 / len(judged)
+        looked_for = RATIOS if len(judged) > 2 else RATIOS_OF_TWO
         memories = list(state.memories)
         for i in judged:
-            scores = ecusum(
-                memories[i].scores,
-                i == slowest,
-                null_ratio=1.0 / len(judged),
-                ratios=RATIOS if len(judged) > 2 else RATIOS_OF_TWO,
-            )
-            memories[i] = memories[i]._replace(scores=scores)
-        return state._replace(memories=tuple(memories))
+            rank, offset, effect, scores, *rest = memories[i]
+            scores = ecusum(scores, i == slowest, null_ratio=null_ratio, ratios=looked_for)
+            memories[i] = RankMemory(rank, offset, effect, scores, *rest)
+        return StragglerSequentialState(tuple(memories), state.num_rounds, state.num_other)
 
     def _told(
         self, state: StragglerSequentialState, event: Round
