@@ -31,7 +31,7 @@ HOSTS = {
     "sla_accelerate": "sla_accelerate",
 }
 # What a module that the monitor imports must not import, whole or in part.
-HEAVY = {"torch", "numpy", "pydantic", *HOSTS}
+HEAVY = {"torch", "torchmetrics", "numpy", "pydantic", *HOSTS}
 
 OURS = [one for one in imports() if one.imported.split(".")[0] in ("slav1", *HOSTS)]
 
@@ -98,6 +98,15 @@ def test_only_its_adapter_imports_a_host() -> None:
     wrong = [f"{one.module} imports {one.imported}" for one in OURS if is_a_strangers_host(one)]
 
     assert wrong == []
+
+
+def test_only_the_figures_import_torchmetrics() -> None:
+    """
+    Who does not ask for figures needs no torchmetrics.
+    """
+    wrong = [one.module for one in imports() if one.imported.split(".")[0] == "torchmetrics"]
+
+    assert [module for module in wrong if not module.startswith("slav1.metrics")] == []
 
 
 def test_adapters_use_what_is_public() -> None:

@@ -25,7 +25,16 @@ def seen():
         "folder": os.getcwd(),
     }
 """
-HEAVY = ("torch", "lightning", "pytorch_lightning", "accelerate", "deepspeed", "pynvml", "numpy")
+HEAVY = (
+    "torch",
+    "torchmetrics",
+    "lightning",
+    "pytorch_lightning",
+    "accelerate",
+    "deepspeed",
+    "pynvml",
+    "numpy",
+)
 
 
 def run(code: str) -> Any:
