@@ -1,14 +1,13 @@
 """The seed contract in Lightning: when its parts come in a ``fit``."""
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
 from sla_lightning import _compat
 from sla_lightning.save_facts import replicas_of
-from slav1.seeds import Moment, Seeds
+from slav1.seeds import Moment, Seeds, sampler_seeds
 from slav1.session import Session
 from slav1.testing import Faults
 
@@ -87,13 +86,17 @@ class FitSeeds:
             moment,
             step=self._trainer.global_step,
             weights=replicas_of(self._trainer),
-            samplers=self._sampler_seeds(),
+            samplers=sampler_seeds(_compat.train_loaders(self._trainer)),
             state=state,
         )
 
     def watch_loaders(self) -> None:
         """The data of an epoch is about to be iterated."""
-        self._seeds.watch(_compat.train_loaders(self._trainer), self._trainer.current_epoch)
+        loaders, epoch = _compat.train_loaders(self._trainer), self._trainer.current_epoch
+        if epoch > 0 and not _compat.is_resuming(self._trainer):
+            step = self._trainer.global_step
+            self._seeds.check_samplers(loaders, epoch=epoch, step=step)
+        self._seeds.watch(loaders, epoch)
 
     def tell_workers(self) -> None:
         """Says what the workers have said; waits for nobody."""
@@ -106,10 +109,3 @@ class FitSeeds:
             os.environ.pop(HOST_VARIABLE, None)
         else:
             os.environ[HOST_VARIABLE] = self._was_in_environment
-
-    def _sampler_seeds(self) -> Iterator[int]:
-        for loader in _compat.train_loaders(self._trainer):
-            sampler = getattr(loader, "sampler", None)
-            seed = getattr(sampler, "seed", None)
-            if isinstance(seed, int) and hasattr(sampler, "num_replicas"):
-                yield seed

@@ -9,6 +9,7 @@ from slav1.seeds.determinism import lacking, settings_here
 from slav1.seeds.equivalence import Equivalence, check_resume, compare_traces
 from slav1.seeds.generators import digests, put_back, script_seed, seed_all, take
 from slav1.seeds.probe import Probed, probe_step
+from slav1.seeds.samplers import repeats_its_order, sampler_seeds
 from slav1.seeds.seeds import Seeds, copy_first_weights, set_first
 from slav1.seeds.workers import WorkerStart, begin_pass, release_workers, watch_workers
 
@@ -35,6 +36,8 @@ __all__ = [
     "probe_step",
     "put_back",
     "release_workers",
+    "repeats_its_order",
+    "sampler_seeds",
     "script_seed",
     "seed_all",
     "set_first",

@@ -21,6 +21,7 @@ from slav1.seeds.audit import Judged, Moment, Promise, judge
 from slav1.seeds.choice import Choice, choose, is_set, offset_of
 from slav1.seeds.determinism import settings_here
 from slav1.seeds.generators import digests, script_seed, seed_all, take
+from slav1.seeds.samplers import repeats_its_order
 from slav1.seeds.workers import begin_pass, release_workers, watch_workers
 
 RULE = "seed_contract"
@@ -110,6 +111,7 @@ class Seeds:
         self._reports: int | None = None
         self._place = 0
         self._first_epoch: int | None = None
+        self._is_repetition_told = False
         self._loaders: WeakSet[Any] = WeakSet()
 
     @property
@@ -228,6 +230,24 @@ class Seeds:
             watch_workers(loader, report=self._report(), number=number, seed=seed)
             begin_pass(loader, epoch)
             self._loaders.add(loader)
+
+    def check_samplers(self, loaders: Iterable[Any], *, epoch: int, step: int) -> None:
+        """Looks whether samplers were told of the epoch that begins; to be called after the host
+        has told them. Says so once if not.
+
+        Args:
+            loaders: The loaders to train with.
+            epoch: The epoch, from 0.
+            step: The step that comes next.
+        """
+        if self.is_off or self._is_repetition_told or not repeats_its_order(loaders, epoch):
+            return
+        self._is_repetition_told = True
+        self._tell(
+            f"A distributed sampler was not told of epoch {epoch}: it brings the items in an order "
+            "that has been already. Call its set_epoch() at the start of each epoch.",
+            step=step,
+        )
 
     def tell_workers(self, step: int) -> None:
         """Says what workers have said since the last time; waits for nobody."""
