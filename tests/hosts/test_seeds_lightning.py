@@ -136,6 +136,35 @@ def test_pc15_seeds_by_rank_are_no_fault(ranks: Any) -> None:
     assert lines(runs["by_rank"], "breach") == []
 
 
+def test_a_made_seed_goes_with_the_checkpoint(ranks: Any) -> None:
+    """
+    Where nobody seeds, each run makes its weights, order and noise from another seed, equal
+    weights on both ranks; one that is resumed takes the saved run's, and goes on bit for bit.
+    """
+    made = {"how": "none", "late": True, "seeds": SET, "num_epochs": 4}
+    runs = train(
+        ranks,
+        {"name": "made", "saves_every": 3, **made},
+        {"name": "other", **made},
+        {"name": "resumed", "resumes": "last_good", **made},
+    )
+
+    first, other = runs["made"], runs["other"]
+    assert first[0]["first"] == first[1]["first"] != other[0]["first"]
+    assert [e.evidence["source"] for e in (audit(first, "start"), audit(other, "start"))] == [
+        "made",
+        "made",
+    ]
+    found = audit(runs["resumed"], "resume").evidence
+    assert (found["seed"], found["source"]) == (
+        audit(first, "start").evidence["seed"],
+        "earlier start",
+    )
+    for rank in (0, 1):
+        assert runs["resumed"][rank]["drawn"] == first[rank]["drawn"][6:]
+    assert not [e for run in runs.values() for e in lines(run, "breach")]
+
+
 def test_a_single_process_keeps_its_numbers(ranks: Any) -> None:
     """
     With one process setting seeds changes neither what a seeded script draws nor what an

@@ -18,6 +18,8 @@ import toys
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from slav1.seeds.generators import UNSEEDED
+
 RANK, NUM_RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 DEFAULTS: dict[str, Any] = {
     "name": "run",
@@ -30,11 +32,13 @@ DEFAULTS: dict[str, Any] = {
     "own_start": False,
     "late": False,
     "watched": True,
+    "saves_every": None,
+    "resumes": None,
 }
 
 
 class Draws(Dataset[Tensor]):
-    """A number of each generator, drawn where the item is made, and who made it."""
+    """A number of each generator, drawn where the item is made, who made it, and which it is."""
 
     def __len__(self) -> int:
         return 4 * NUM_RANKS
@@ -43,7 +47,7 @@ class Draws(Dataset[Tensor]):
         info = torch.utils.data.get_worker_info()
         worker = -1 if info is None else info.id
         return torch.tensor(
-            [worker, torch.rand(()).item(), random.random(), np.random.rand()],
+            [worker, torch.rand(()).item(), random.random(), np.random.rand(), index],
             dtype=torch.float64,
         )
 
@@ -71,7 +75,7 @@ class Drawing(pl.LightningModule):
             self.first = self.network[0].weight.flatten().tolist()[:4]
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
-        output = self.network(batch[:, 1:].float())
+        output = self.network(batch[:, 1:4].float())
         mask = nn.functional.dropout(torch.ones(16), 0.5).tolist()
         self.drawn.append([self.current_epoch, batch.tolist(), mask])
         return output.square().mean()
@@ -95,13 +99,17 @@ def seed(options: dict[str, Any]) -> None:
         random.seed(number + RANK)
         np.random.seed(number + RANK)
         torch.manual_seed(number + RANK)
+    else:
+        torch.manual_seed(UNSEEDED)
 
 
 def train(options: dict[str, Any]) -> None:
     """Trains once."""
     seed(options)
     model = Drawing(is_late=options["late"])
-    watch = toys.SLACallback(toys.contract(seeds=options["seeds"]))
+    watch = toys.SLACallback(
+        toys.contract(seeds=options["seeds"], checkpoint={"every_steps": options["saves_every"]})
+    )
     trainer = toys.trainer(
         watch if options["watched"] else None,
         devices=NUM_RANKS,
@@ -116,7 +124,7 @@ def train(options: dict[str, Any]) -> None:
         persistent_workers=options["is_persistent"],
         worker_init_fn=same_numbers if options["own_start"] else None,
     )
-    trainer.fit(model, loader)
+    trainer.fit(model, loader, ckpt_path=options["resumes"])
     toys.tell(
         options["name"],
         drawn=model.drawn,
