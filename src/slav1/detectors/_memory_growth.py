@@ -100,7 +100,11 @@ def _growth(series: Series, since_step: int, start: float, to_step: int, end: fl
     windows = [
         [cycle for cycle in cycles if since_step <= cycle[5] <= to_step] for cycles in series.cycles
     ]
-    shares = [_share_of_events(window) for window in windows]
+    shares = [
+        # What rises within such a cycle does not last: only its floor does.
+        1.0 if freed and len(window) > NUM_EVENTS_NEEDED else _share_of_events(window)
+        for window, freed in zip(windows, series.given_back, strict=True)
+    ]
     if max(shares) < SHARE_OF_EVENTS:
         return growth
     # Where kinds of event come together, the longest cycle is the one to name.
@@ -120,7 +124,7 @@ def _share_of_events(window: Sequence[Cycle]) -> float:
     """Share of the growth over some cycles that came between them, and not within."""
     if len(window) <= NUM_EVENTS_NEEDED:
         return 0.0
-    within = sum(last - first for _, first, last, _, _, _ in window)
+    within = sum(cycle[2] - cycle[1] for cycle in window)
     total = window[-1][2] - window[0][1]
     return 1.0 - within / total if total > 0.0 else 0.0
 

@@ -11,6 +11,9 @@ RULE = "memory_drift"
 WANTS_ALLOCATIONS = "allocations"
 """Value of ``evidence.wants`` of a finding after which the rank looks for the line of code."""
 
+FALLEN = 0.5
+"""Share of a growth that is gone where a series has fallen back."""
+
 SHARE_TO_WAIT = 0.5
 """Share of the time left that what is done about a drift may wait for a checkpoint."""
 
@@ -90,10 +93,16 @@ def found(
     )
 
 
+def has_fallen_back(series: Series) -> bool:
+    """Whether half of what a series had grown by is gone."""
+    half = series.peak - FALLEN * (series.peak - series.onset)
+    return series.floors[-1][1] < half
+
+
 def levelled_off(event: Sample | Usage, name: str, series: Series) -> Breach:
     """A series that grew has stopped, or has fallen back."""
     value = series.floors[-1][1]
-    did = "has fallen back" if value < series.peak else "has not grown any more"
+    did = "has fallen back" if has_fallen_back(series) else "has not grown any more"
     return Breach(
         rule=RULE,
         status=Status.RECOVERED,

@@ -27,8 +27,9 @@ Floor: TypeAlias = tuple[int, float, int, int, int, int]
 """Step after the block, lowest value in it, the three counts that hold in it, and the step
 of the lowest value."""
 
-Cycle: TypeAlias = tuple[int, float, float, float, int, int]
-"""Count, first floor, last floor, lowest floor, number of blocks, step after the last."""
+Cycle: TypeAlias = tuple[int, float, float, float, int, int, int]
+"""Count, first floor, last floor, lowest floor, number of blocks, step after the last, step
+with which the first began."""
 
 Scale: TypeAlias = tuple[float, ...]
 """Number of floors, the lowest of a pair's first half, the last floor, and three scores."""
@@ -74,7 +75,8 @@ def changes_nothing(series: Series, step: int, value: float, counts: Counts, bas
     return (
         series.is_open
         and value >= series.floor
-        and 0 <= step - series.begun < base
+        and step >= series.begun
+        and step // base == series.begun // base
         and counts == series.counts
     )
 
@@ -89,9 +91,10 @@ def with_reading(series: Series, step: int, value: float, counts: Counts) -> Ser
 
 
 def is_full(series: Series, step: int, counts: Counts, base: int) -> bool:
-    """Whether the open block ends before a reading of ``step``: it has ``base`` steps, or
-    there was an event between."""
-    return series.is_open and (step - series.begun >= base or counts != series.counts)
+    """Whether the open block ends before a reading of ``step``: a multiple of ``base`` steps,
+    or an event, lies between."""
+    is_past = step // base != series.begun // base
+    return series.is_open and (is_past or counts != series.counts)
 
 
 def closed(series: Series, step: int, *, tolerance: float) -> Series:
@@ -106,12 +109,17 @@ def closed(series: Series, step: int, *, tolerance: float) -> Series:
     floor: Floor = (step, series.floor, saves, evaluations, epochs, series.floor_step)
     cycles, given_back = [], []
     for kind, known in enumerate(series.cycles):
-        longer, freed = _with_floor(known, floor, kind, series.given_back[kind], tolerance)
-        cycles.append(longer)
-        given_back.append(freed)
-    is_new = any(
-        now and not before for now, before in zip(given_back, series.given_back, strict=True)
-    )
+        count = floor[2:5][kind]
+        if known and known[-1][0] == count:
+            cycles.append((*known[:-1], _longer(known[-1], floor)))
+            given_back.append(series.given_back[kind])
+            continue
+        new: Cycle = (count, floor[1], floor[1], floor[1], 1, step, series.begun)
+        cycles.append((*known, new)[-NUM_CYCLES:])
+        freed = _given_back(known[-1], floor[1], tolerance) if known else None
+        given_back.append(series.given_back[kind] if freed is None else freed)
+    pairs = zip(given_back, series.given_back, strict=True)
+    is_new = any(now and not before for now, before in pairs)
     return series._replace(
         is_open=False,
         floors=(*series.floors, floor)[-NUM_FLOORS:],
@@ -123,23 +131,21 @@ def closed(series: Series, step: int, *, tolerance: float) -> Series:
     )
 
 
-def _with_floor(
-    known: tuple[Cycle, ...], floor: Floor, kind: int, freed: int, tolerance: float
-) -> tuple[tuple[Cycle, ...], int]:
-    """Cycles of one kind after a block, and what the last end of one gave back."""
-    step, value, count = floor[0], floor[1], floor[2:5][kind]
-    begun: Cycle = (count, value, value, value, 1, step)
-    if not known:
-        return (begun,), freed
-    _, first, last, lowest, num, _ = known[-1]
-    if known[-1][0] == count:
-        so_far: Cycle = (count, first, value, min(lowest, value), num + 1, step)
-        return (*known[:-1], so_far), freed
+def _longer(cycle: Cycle, floor: Floor) -> Cycle:
+    """A cycle with one block more."""
+    count, first, _, lowest, num, _, begun = cycle
+    return (count, first, floor[1], min(lowest, floor[1]), num + 1, floor[0], begun)
+
+
+def _given_back(cycle: Cycle, after: float, tolerance: float) -> int | None:
+    """Steps of a cycle that has ended if it gave back what it took, 0 if it did not; None if
+    it was too short to tell."""
+    _, first, last, _, num, end, begun = cycle
+    if num < 2:
+        return None
     rise = last - first
-    if num >= 2 and len(known) >= 2:
-        gives_back = rise > 4.0 * tolerance and last - value >= GIVEN_BACK * rise
-        freed = max(1, known[-1][5] - known[-2][5]) if gives_back else 0
-    return (*known, begun)[-NUM_CYCLES:], freed
+    gives_back = rise > 4.0 * tolerance and last - after >= GIVEN_BACK * rise
+    return max(1, end - begun) if gives_back else 0
 
 
 def with_long_block(series: Series, begun: int, long_steps: int, *, tolerance: float) -> Series:

@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 
 from slav1.breach import Breach
 from slav1.detectors._memory_growth import Growth, growth_over, is_record, steady_growth
-from slav1.detectors._memory_report import Room, found, levelled_off
+from slav1.detectors._memory_report import Room, found, has_fallen_back, levelled_off
 from slav1.detectors._memory_series import (
     BASE_STEPS,
     Counts,
@@ -33,7 +33,6 @@ _NUM_NEAR = 5
 _CLOCK_STEPS = 1_000
 # A process is near its ceiling if it reaches it in so many steps.
 _NEAR_STEPS = 200
-_FALLEN = 0.5
 _LARGEST_STEP = 10**15
 # Share that a series must have grown by, for a suspicion and else: what is much for a process
 # of 1 GB is nothing for one of 100 GB.
@@ -252,13 +251,12 @@ class MemoryDriftSequential:
         return series._replace(peak=value, peak_step=step)
 
     def _is_over(self, series: Series) -> bool:
-        step, value = series.floors[-1][:2]
+        step = series.floors[-1][0]
         quiet_steps = self.quiet_steps
         cycles = series.cycles[series.cause] if series.cause >= 0 else ()
         if len(cycles) >= 2:
             quiet_steps = max(quiet_steps, 3 * (cycles[-1][5] - cycles[-2][5]))
-        has_fallen = value < series.peak - _FALLEN * (series.peak - series.onset)
-        return has_fallen or step - series.peak_step >= quiet_steps
+        return has_fallen_back(series) or step - series.peak_step >= quiet_steps
 
     def _recovered(
         self, state: MemoryDriftState, number: int, series: Series, event: Sample | Usage

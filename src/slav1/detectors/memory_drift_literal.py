@@ -31,9 +31,9 @@ class MemoryDriftLiteral:
     of the last ten rounds plus a multiple of their standard deviation, calibrated anew after
     each.
 
-    That makes the rule blind and nervous at once. A window that only rises ends at 1 whether
-    it rose by a byte or by a gigabyte; in noise the limit lies above 1, so nothing is found;
-    and a leak that was there before the first ten rounds is the calibration.
+    That makes the rule nervous and blind at once. A window that only rises ends at 1 whether
+    it rose by a byte or by a gigabyte, so noise alone reaches the limit now and then; and what
+    goes on for ten rounds is the calibration: a lasting leak is soon called healthy.
     :class:`~slav1.detectors.MemoryDriftSequential` is the rule to use.
 
     Raises:
