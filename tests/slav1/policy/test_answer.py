@@ -1,7 +1,7 @@
 """What a policy's answer may change, and what it never does."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slav1.breach import Breach, Status
@@ -136,6 +136,7 @@ json_values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(json_values, st.sampled_from(["observe", "enforce"]), st.booleans(), st.sampled_from(Status))
 def test_no_answer_breaks_a_promise(value, mode, is_actionable, status):
     """

@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slav1.breach import Breach
@@ -141,6 +141,7 @@ facts = st.recursive(
 )
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.dictionaries(st.text(alphabet=st.characters()), facts), st.floats())
 def test_any_evidence_makes_a_document_that_json_can_hold(evidence, statistic):
     """
