@@ -181,6 +181,32 @@ def test_every_seed_setting_survives_the_file():
     assert Contract.level("L2").seeds.mode == "check"
 
 
+def test_every_gradient_setting_survives_the_file():
+    """
+    Each setting of the clause ``gradients`` can be set, and means the same after the file.
+    """
+    changed = {
+        "norm": False,
+        "norm_every": 3,
+        "zero_share_every": 0,
+        "clip": "adaptive",
+        "clip_sigmas": 4.0,
+        "clip_memory": 0.9,
+        "decay": 0.7,
+        "min_decay": 0.2,
+        "decay_steps": 50,
+    }
+
+    again = Contract.from_dict(
+        read_yaml(Contract.level("L1").override(gradients=changed).to_yaml())
+    )
+
+    assert plain(again.gradients) == changed
+    usual = plain(Contract.level("L1").gradients)
+    assert set(usual) == set(changed)
+    assert not [name for name, value in changed.items() if usual[name] == value]
+
+
 def test_every_checkpoint_setting_survives_the_file():
     """
     Each setting of the clause ``checkpoint`` can be set, and means the same after the
@@ -197,6 +223,7 @@ def test_every_checkpoint_setting_survives_the_file():
         "rollback_window_steps": 50,
         "background": True,
         "every_steps": 100,
+        "max_snapshots": 7,
         "limit_s": 60.5,
     }
     contract = Contract.level("L1").override(checkpoint=changed)

@@ -120,6 +120,9 @@ REFUSED = [
     ("level: L1\nseeds: {mode: set, seed: -1}", "seeds.seed", ["-1", "0 to 4294967295"]),
     ("level: L1\nseeds: {groups: [[0, 1], [1]]}", "seeds.groups", ["at most once", "[1]"]),
     ("level: L1\nseeds: {groups: [[]]}", "seeds.groups", ["no empty group"]),
+    ("level: L1\ngradients: {clip: on}", "gradients.clip", ["'on'", "off, adaptive"]),
+    ("level: L1\ngradients: {norm_every: -1}", "gradients.norm_every", ["-1", "0 to 10000"]),
+    ("level: L1\ngradients: {decay: 0.05}", "gradients.decay", ["0.1 and 0.05"]),
     ("level: L1\ncheckpoint: {keep: 0}", "checkpoint.keep", ["0", "at least 1"]),
     (
         "level: L1\ncheckpoint: {verify: some}",
@@ -209,7 +212,7 @@ def test_impossible_settings_of_every_rule_are_refused_by_path(rule, form):
     A negative value is refused for every setting of every detector, by its path.
     """
     for name, value in plain(variants()[rule][form]()).items():
-        clause = {"rule": form, name: type(value)(-1)}
+        clause = {"rule": form, name: -1 if isinstance(value, bool) else type(value)(-1)}
         with pytest.raises(ContractError) as refused:
             Contract.from_dict({"level": "L1", "rules": {rule: clause}})
         assert refused.value.key == f"rules.{rule}.{name}"
