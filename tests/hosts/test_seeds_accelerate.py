@@ -85,6 +85,7 @@ def test_pc13_ranks_draw_numbers_of_their_own(ranks: Any) -> None:
     assert not [e for run in runs.values() for e in lines(run, "breach")]
 
 
+@pytest.mark.thorough
 def test_pc14_workers_of_different_ranks_share_no_numbers(ranks: Any) -> None:
     """
     The host gives the workers of all ranks one seed, which the audit finds; with seeds set all
@@ -103,6 +104,7 @@ def test_pc14_workers_of_different_ranks_share_no_numbers(ranks: Any) -> None:
     assert not [e for run in runs.values() for e in lines(run, "breach")]
 
 
+@pytest.mark.thorough
 def test_weights_after_the_accelerator_come_from_one_seed(ranks: Any) -> None:
     """
     Where nobody has seeded, ranks that set seeds make the same weights, from ``SLA_SEED`` if

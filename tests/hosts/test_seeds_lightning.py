@@ -136,6 +136,7 @@ def test_pc15_seeds_by_rank_are_no_fault(ranks: Any) -> None:
     assert lines(runs["by_rank"], "breach") == []
 
 
+@pytest.mark.thorough
 def test_a_made_seed_goes_with_the_checkpoint(ranks: Any) -> None:
     """
     Where nobody seeds, each run makes its weights, order and noise from another seed, equal
@@ -170,32 +171,21 @@ def test_a_single_process_keeps_its_numbers(ranks: Any) -> None:
     With one process setting seeds changes neither what a seeded script draws nor what an
     unseeded one does, in workers too; a seed that is asked for is taken, and given back.
     """
-    bare = {"watched": False, "num_workers": 2}
-    alone = {"num_workers": 2, "seeds": SET}
+    unseeded = {"how": "none", "late": True}
     runs = train(
         ranks,
-        {"name": "bare", **bare},
-        {"name": "set", **alone},
-        {
-            "name": "asked",
-            "num_workers": 2,
-            "how": "none",
-            "late": True,
-            "seeds": {**SET, "seed": 3},
-        },
-        {
-            "name": "other",
-            "num_workers": 2,
-            "how": "none",
-            "late": True,
-            "seeds": {**SET, "seed": 4},
-        },
+        {"name": "bare", "watched": False, "num_workers": 2},
+        {"name": "set", "seeds": SET, "num_workers": 2},
+        {"name": "bare_unseeded", "watched": False, **unseeded},
+        {"name": "unseeded", "seeds": SET, **unseeded},
+        {"name": "asked", "seeds": {**SET, "seed": 3}, **unseeded},
         num_ranks=1,
     )
 
     assert runs["set"][0]["drawn"] == runs["bare"][0]["drawn"]
+    assert runs["unseeded"][0]["drawn"] == runs["bare_unseeded"][0]["drawn"]
     assert runs["asked"][0]["first"] == runs["bare"][0]["first"]
-    assert runs["other"][0]["first"] != runs["bare"][0]["first"]
+    assert runs["asked"][0]["first"] != runs["unseeded"][0]["first"]
     assert runs["asked"][0]["seed_left"] is None
 
 

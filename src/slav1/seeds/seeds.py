@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -16,13 +15,12 @@ from torch import distributed as dist
 from slav1.checkpoint import Peers, PeersMissingError
 from slav1.checkpoint.fingerprints import fingerprint_tensors, root_of
 from slav1.contract import SeedSettings
-from slav1.recorder.block import anonymous_file
 from slav1.seeds.audit import Judged, Moment, Promise, judge
 from slav1.seeds.choice import Choice, choose, is_set, offset_of
 from slav1.seeds.determinism import settings_here
 from slav1.seeds.generators import digests, script_seed, seed_all, take
 from slav1.seeds.samplers import repeats_its_order
-from slav1.seeds.workers import begin_pass, release_workers, watch_workers
+from slav1.seeds.worker_watch import WorkerWatch
 
 RULE = "seed_contract"
 """Name of the rule."""
@@ -32,9 +30,6 @@ FILE = "seed.json"
 
 LIMIT_S = 120.0
 """How long ranks wait for each other to compare what they have, in seconds."""
-
-MAX_EPOCHS = 3
-"""Passes of which the workers' numbers are told."""
 
 _log = logging.getLogger("slav1.seeds")
 
@@ -108,11 +103,8 @@ class Seeds:
         """Whether seeds are set, and not only looked at."""
         self.choice: Choice | None = None
         """The global seed; None before :meth:`begin`, and where none is set."""
-        self._reports: int | None = None
-        self._place = 0
-        self._first_epoch: int | None = None
+        self._workers = WorkerWatch()
         self._is_repetition_told = False
-        self._loaders: WeakSet[Any] = WeakSet()
 
     @property
     def is_off(self) -> bool:
@@ -221,15 +213,9 @@ class Seeds:
         """Before the data of a pass is iterated: looks after its worker processes."""
         if self.is_off:
             return
-        for number, loader in enumerate(loaders):
-            if not getattr(loader, "num_workers", 0):
-                continue
-            is_alone = self._peers.world_size == 1
-            self._first_epoch = epoch if self._first_epoch is None else self._first_epoch
-            seed = None if self.choice is None or is_alone else self.choice.seed + self.offset
-            watch_workers(loader, report=self._report(), number=number, seed=seed)
-            begin_pass(loader, epoch)
-            self._loaders.add(loader)
+        is_left = self.choice is None or self._peers.world_size == 1
+        seed = None if self.choice is None or is_left else self.choice.seed + self.offset
+        self._workers.watch(loaders, epoch, seed=seed)
 
     def check_samplers(self, loaders: Iterable[Any], *, epoch: int, step: int) -> None:
         """Looks whether samplers were told of the epoch that begins; to be called after the host
@@ -251,14 +237,7 @@ class Seeds:
 
     def tell_workers(self, step: int) -> None:
         """Says what workers have said since the last time; waits for nobody."""
-        if self._reports is None:
-            return
-        num_bytes = os.fstat(self._reports).st_size - self._place
-        lines = os.pread(self._reports, num_bytes, self._place).splitlines(keepends=True)
-        whole = [line for line in lines if line.endswith(b"\n")]
-        self._place += sum(map(len, whole))
-        end = (self._first_epoch or 0) + MAX_EPOCHS
-        told = [one for one in map(json.loads, whole) if one["epoch"] < end]
+        told = self._workers.news()
         if not told:
             return
         self._peers.record(
@@ -275,12 +254,7 @@ class Seeds:
 
     def close(self) -> None:
         """Gives the loaders back what was theirs."""
-        for loader in self._loaders:
-            release_workers(loader)
-        self._loaders.clear()
-        if self._reports is not None:
-            os.close(self._reports)
-            self._reports = None
+        self._workers.close()
 
     @property
     def _promise(self) -> Promise:
@@ -342,12 +316,6 @@ class Seeds:
     def _tell(self, message: str, step: int) -> None:
         if self._peers.rank == 0:
             self._peers.record("notice", message, step=step, rule=RULE)
-
-    def _report(self) -> Path:
-        """A file in memory that workers find by this process, and that goes with it."""
-        if self._reports is None:
-            self._reports = anonymous_file("slav1-workers")
-        return Path(f"/proc/{os.getpid()}/fd/{self._reports}")
 
 
 def _read(run_folder: Path) -> int | None:

@@ -100,6 +100,8 @@ def seed(options: dict[str, Any]) -> None:
         np.random.seed(number + RANK)
         torch.manual_seed(number + RANK)
     else:
+        random.seed(0)
+        np.random.seed(0)
         torch.manual_seed(UNSEEDED)
 
 

@@ -1,7 +1,7 @@
 """Where the seed of a run comes from, and what each rank makes of it."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slav1.contract import SeedSettings
@@ -46,6 +46,7 @@ def test_a_seed_in_the_environment_asks_for_seeds_to_be_set():
     assert not is_set(SeedSettings(mode="off"), variable)
 
 
+@settings(max_examples=30)
 @given(job=st.text(), time_ns=st.integers(0, 1 << 62))
 def test_a_made_seed_hangs_on_job_and_time_alone(job, time_ns):
     """
@@ -58,6 +59,7 @@ def test_a_made_seed_hangs_on_job_and_time_alone(job, time_ns):
     assert seed != make_seed(job, time_ns + 1)
 
 
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=8))
 def test_ranks_draw_alike_exactly_within_their_group(owners):
     """
