@@ -4,7 +4,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from slav1.contract import Contract, Mode
+from slav1.coordinator import notices
 from slav1.coordinator.decisions import Decisions
+from slav1.coordinator.job_guard import JobGuard
 from slav1.coordinator.journal import Journal
 from slav1.coordinator.messages import FirstException, NodeDone
 
@@ -43,6 +45,29 @@ def write_counts(
                 rule=name,
                 evidence={"num_samples": counts[name], "num_needed": needed},
             )
+
+
+def write_end(
+    journal: Journal,
+    contract: Contract,
+    guard: JobGuard,
+    nodes: Iterable[NodeDone],
+    word: str,
+) -> None:
+    """Writes the last lines of an attempt, and closes the journal.
+
+    Args:
+        journal: Where they are written.
+        contract: The contract in force.
+        guard: The rules of all ranks, with what they saw.
+        nodes: Last words of the nodes.
+        word: How it ended, in one sentence.
+    """
+    if guard.num_dropped:
+        notices.rounds_dropped(journal, guard.num_dropped)
+    write_counts(journal, contract, guard.num_seen, nodes)
+    journal.note("end", word)
+    journal.close()
 
 
 def last_word(

@@ -9,7 +9,7 @@ from slav1.breach import Breach
 from slav1.contract import Contract
 from slav1.coordinator import messages, notices
 from slav1.coordinator.adviser import Adviser
-from slav1.coordinator.closing import last_word, write_counts
+from slav1.coordinator.closing import last_word, write_end
 from slav1.coordinator.decisions import Decisions, Send
 from slav1.coordinator.findings import Findings
 from slav1.coordinator.job_guard import JobGuard, ends_by_going_back
@@ -183,7 +183,7 @@ class Coordinator:
     @_on.register
     def _(self, message: messages.StateRestored, node: int) -> None:
         del node
-        self._tell_unusable(self._guard.restore(message.state))
+        notices.unusable(self._journal, self._guard.restore(message.state))
 
     @_on.register
     def _(self, message: messages.RankWentBack, node: int) -> None:
@@ -195,7 +195,7 @@ class Coordinator:
         if is_first:
             # Steps come again, and may give rise to the same wish again.
             self._wanted.clear()
-        self._tell_unusable(unusable)
+        notices.unusable(self._journal, unusable)
         if (fault := self._findings.take_fault()) is not None:
             self._recovery.begin(fault)
 
@@ -320,14 +320,6 @@ class Coordinator:
         if recovered is not None:
             notices.recovered(self._journal, recovered)
 
-    def _tell_unusable(self, rules: Iterable[str]) -> None:
-        for name in rules:
-            self._journal.note(
-                "notice",
-                f"The saved memory of rule {name} is not of this version; it starts afresh.",
-                rule=name,
-            )
-
     def _answer_state_requests(self) -> None:
         if self._findings.are_waiting:
             # Whoever saves must know first what its last steps lead to.
@@ -387,14 +379,10 @@ class Coordinator:
                 self._lose_node(node)
         if num_strangers := self._strangers.take_burst(self._now_s, is_last=True):
             notices.strangers(self._journal, num_strangers)
-        if self._guard.num_dropped:
-            notices.rounds_dropped(self._journal, self._guard.num_dropped)
-        done = self._membership.done
-        write_counts(self._journal, self._contract, self._guard.num_seen, done.values())
         word = last_word(
             self._decisions, self._exception, self._lost, is_complete=self._membership.is_complete
         )
-        self._journal.note("end", word)
-        self._journal.close()
+        done = self._membership.done
+        write_end(self._journal, self._contract, self._guard, done.values(), word)
         for node in done:
             self._send(node, messages.Dismissed())

@@ -106,6 +106,16 @@ def copies(journal: Journal, told: Iterable[str]) -> None:
         journal.note("notice", message, rule="replica_divergence")
 
 
+def unusable(journal: Journal, rules: Iterable[str]) -> None:
+    """Memories of a checkpoint don't fit the rules as they are now."""
+    for name in rules:
+        journal.note(
+            "notice",
+            f"The saved memory of rule {name} is not of this version; it starts afresh.",
+            rule=name,
+        )
+
+
 def _listed(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, ranks)) or "none"
 
