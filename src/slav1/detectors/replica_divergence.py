@@ -76,7 +76,8 @@ class ReplicaDivergenceLiteral:
     def observe(
         self, state: ReplicaDivergenceState, event: Replicas
     ) -> tuple[ReplicaDivergenceState, Breach | None]:
-        known = {(share.part, share.slot): share for share in state.shares}
+        # By part and slot.
+        known: dict[tuple[str, int], Share] = {share[:2]: share for share in state.shares}
         if event.is_first:
             for slot in event.slots:
                 known[event.part, slot] = Share(part=event.part, slot=slot)
@@ -131,7 +132,8 @@ class ReplicaDivergenceLiteral:
 
 
 def _merged(known: dict[tuple[str, int], Share], after: Iterable[Share]) -> tuple[Share, ...]:
-    return tuple({**known, **{(share.part, share.slot): share for share in after}}.values())
+    known.update({share[:2]: share for share in after})
+    return tuple(known.values())
 
 
 def _suspects(differing: Iterable[Difference]) -> tuple[int, ...]:

@@ -151,9 +151,9 @@ class StragglerSequential:
         looked_for = RATIOS if len(judged) > 2 else RATIOS_OF_TWO
         memories = list(state.memories)
         for i in judged:
-            rank, offset, effect, scores, *rest = memories[i]
-            scores = ecusum(scores, i == slowest, null_ratio=null_ratio, ratios=looked_for)
-            memories[i] = RankMemory(rank, offset, effect, scores, *rest)
+            old = memories[i]
+            scores = ecusum(old.scores, i == slowest, null_ratio=null_ratio, ratios=looked_for)
+            memories[i] = RankMemory(old.rank, old.offset, old.effect, scores, *old[4:])
         return StragglerSequentialState(tuple(memories), state.num_rounds, state.num_other)
 
     def _told(
