@@ -30,6 +30,16 @@ SAVE_EVERY = 20
 SEED = 7
 """Makes the weights and the order of the data the same in every run."""
 
+_SHORT_MEMORY = {
+    "mode": "enforce",
+    "action": "stop",
+    "arl0": 1e5,
+    "block_steps": 20,
+    "warmup_steps": 100,
+    "suspect_after_steps": 60,
+}
+"""A leak shall be found in some hundred steps, so less evidence must do."""
+
 
 def demo_contract() -> Contract:
     """The contract of the demo: L1, but a bad loss is acted on as well, there is always a
@@ -39,6 +49,7 @@ def demo_contract() -> Contract:
         non_finite={"action": "rollback"},
         hang={"limit_s": 5.0, "action": "restart"},
         liveness={"action": "restart"},
+        memory_drift=_SHORT_MEMORY,
         checkpoint={"every_steps": SAVE_EVERY},
         seeds={"mode": "set"},
         monitor={"grace_s": 2.0},

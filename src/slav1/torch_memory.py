@@ -5,6 +5,7 @@ It imports torch, so nothing that the monitor runs may import it.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -23,7 +24,11 @@ Stack: TypeAlias = tuple[str, ...]
 """Frames as ``file:line function``, innermost first."""
 
 # Whose frames are not the line to look at.
-_LIBRARIES = ("/torch/", "/lightning/", "/pytorch_lightning/", "/accelerate/", "/slav1/", "/sla_")
+_SOURCES = Path(__file__).parents[1]
+_LIBRARIES = (
+    *(f"-packages/{name}/" for name in ("torch", "lightning", "pytorch_lightning", "accelerate")),
+    *(f"{_SOURCES}/{name}/" for name in ("slav1", "sla_lightning", "sla_accelerate")),
+)
 
 
 class DeviceMemory:

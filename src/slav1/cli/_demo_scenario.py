@@ -6,15 +6,16 @@ from typing import Literal, TypeAlias
 from slav1.ledger import Kind
 
 FaultName: TypeAlias = Literal[
-    "spike", "none", "nan", "corrupt", "hang", "kill", "straggler", "seed"
+    "spike", "none", "nan", "corrupt", "hang", "kill", "straggler", "seed", "leak"
 ]
 """Faults of the demo."""
 
-Ending: TypeAlias = Literal["finished", "left_out", "rolled_back", "restarted"]
+Ending: TypeAlias = Literal["finished", "left_out", "rolled_back", "restarted", "stopped"]
 """How a run goes on: ``finished`` makes its steps as if nothing were; ``left_out`` too, but
 the weights don't change in one of them, which all ranks are told; ``rolled_back`` goes
 back to a checkpoint in the running processes; ``restarted`` has every process ended and
-started again from a checkpoint. All of them make all their steps."""
+started again from a checkpoint. All of these make all their steps; ``stopped`` ends in good
+order right after a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +125,18 @@ _PLANS: dict[FaultName, _Plan] = {
         rule="seed_contract",
         ending="finished",
     ),
+    "leak": _Plan(
+        step=120,
+        steps_after=580,
+        inject="leak:rank={rank},step={step},mib=0.5",
+        does="From step {step} on, rank {rank} keeps half a MiB of each step for ever.",
+        rule="memory_drift",
+        ending="stopped",
+    ),
 }
 
 FAULTS: tuple[FaultName, ...] = (
-    *("spike", "none", "nan", "corrupt", "hang", "kill", "straggler", "seed"),
+    *("spike", "none", "nan", "corrupt", "hang", "kill", "straggler", "seed", "leak"),
 )
 """Every fault, the default first."""
 
@@ -136,8 +145,17 @@ _NEEDS_OTHERS: dict[str, str] = {
     "seed": "weights differ only from those of others",
 }
 
+USUAL_STEPS = 400
+"""Optimizer steps of a run, or those that its fault needs if these are more."""
+
 MAX_RANKS = 8
 """More processes than this make no demo faster or clearer."""
+
+
+def usual_steps(fault: str) -> int:
+    """Optimizer steps of a run with a fault unless the user says otherwise."""
+    plan = _PLANS.get(fault)  # type: ignore[call-overload]
+    return USUAL_STEPS if plan is None else max(USUAL_STEPS, plan.step + plan.steps_after)
 
 
 def scenario(fault: str, *, num_ranks: int, num_steps: int) -> Scenario:

@@ -7,10 +7,10 @@ from slav1.cli._demo_scenario import Scenario
 from slav1.ledger import Entry
 from slav1.verdict import RECOVERY_RULE
 
-
 _WANTED = {
     "left_out": ("skip_batches", "leave out one update"),
     "rolled_back": ("rollback", "go back to a checkpoint"),
+    "stopped": ("stop", "stop after a checkpoint"),
 }
 
 
@@ -209,6 +209,8 @@ def _problems_of_acting_together(acted_at: Mapping[int, int], num_ranks: int) ->
 def _problems_of_recovery(
     scenario: Scenario, entries: Sequence[Entry], found: Entry | None, recovered: Entry | None
 ) -> list[str]:
+    if scenario.ending == "stopped":
+        return _problems_of_stopping(entries)
     if scenario.ending not in ("finished", "left_out"):
         return [] if recovered else ["The run made no step past the one that was hit."]
     if found is None or scenario.found_by != "checkpoint_rejected":
@@ -217,6 +219,14 @@ def _problems_of_recovery(
     if any(entry.kind == "checkpoint_committed" for entry in later):
         return []
     return ["No good checkpoint followed the bad one."]
+
+
+def _problems_of_stopping(entries: Sequence[Entry]) -> list[str]:
+    """Whether the last thing before the decision was a checkpoint that counts."""
+    kinds = [entry.kind for entry in entries if entry.kind in ("checkpoint_committed", "decision")]
+    if "decision" in kinds and "checkpoint_committed" in kinds[: kinds.index("decision")]:
+        return []
+    return ["No checkpoint was committed before the run stopped."]
 
 
 def _problems_of_ending(ending: Ending) -> list[str]:

@@ -7,7 +7,7 @@ import typer
 
 from slav1.cli._demo_interrupts import noted_interrupts
 from slav1.cli._demo_plan import RunPlan, plan_run
-from slav1.cli._demo_scenario import FAULTS, MAX_RANKS
+from slav1.cli._demo_scenario import FAULTS, MAX_RANKS, usual_steps
 from slav1.cli._errors import CommandLineError
 
 
@@ -19,7 +19,9 @@ def demo(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the ledger and a summary, one object a line.")
     ] = False,
-    steps: Annotated[int, typer.Option(help="Optimizer steps of the run.")] = 400,
+    steps: Annotated[
+        int | None, typer.Option(help="Optimizer steps of the run: 400, or what the fault needs.")
+    ] = None,
 ) -> None:
     """Train a small model under the contract, break it on purpose, and show what happens.
 
@@ -28,7 +30,10 @@ def demo(
     """
     with noted_interrupts() as interrupts:
         try:
-            plan = plan_run(fault=fault, num_ranks=ranks, backend=backend, out=out, num_steps=steps)
+            num_steps = usual_steps(fault) if steps is None else steps
+            plan = plan_run(
+                fault=fault, num_ranks=ranks, backend=backend, out=out, num_steps=num_steps
+            )
         except (ValueError, OSError) as error:
             raise CommandLineError(str(error)) from None
         if not as_json:

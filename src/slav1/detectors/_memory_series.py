@@ -28,8 +28,8 @@ Floor: TypeAlias = tuple[int, float, int, int, int, int]
 of the lowest value."""
 
 Cycle: TypeAlias = tuple[int, float, float, float, int, int, int]
-"""Count, first floor, last floor, lowest floor, number of blocks, step after the last, step
-with which the first began."""
+"""Count, floor of its first block, floor of the second half of its last, lowest floor, number
+of blocks, step after the last, step with which the first began."""
 
 Scale: TypeAlias = tuple[float, ...]
 """Number of floors, the lowest of a pair's first half, the last floor, and three scores."""
@@ -39,10 +39,13 @@ class Series(NamedTuple):
     """What is known about one series."""
 
     is_open: bool = False
-    """Whether a block is open, which the next four are about."""
+    """Whether a block is open, which the next six are about."""
     begun: int = 0
     floor: float = 0.0
     floor_step: int = 0
+    has_late: bool = False
+    late_floor: float = 0.0
+    """Lowest value in the second half of the block, if it has one."""
     counts: Counts = (0, 0, 0)
     floors: tuple[Floor, ...] = ()
     cycles: tuple[tuple[Cycle, ...], ...] = ((), (), ())
@@ -72,22 +75,27 @@ def is_reading(value: float | None) -> bool:
 
 def changes_nothing(series: Series, step: int, value: float, counts: Counts, base: int) -> bool:
     """Whether a reading belongs to the open block and is not its lowest, as most are."""
-    return (
-        series.is_open
-        and value >= series.floor
-        and step >= series.begun
-        and step // base == series.begun // base
-        and counts == series.counts
-    )
+    if not series.is_open or value < series.floor or counts != series.counts:
+        return False
+    begun = series.begun
+    if step < begun or step // base != begun // base:
+        return False
+    is_late = 2 * (step - begun) >= base
+    return not is_late or (series.has_late and value >= series.late_floor)
 
 
-def with_reading(series: Series, step: int, value: float, counts: Counts) -> Series:
+def with_reading(series: Series, step: int, value: float, counts: Counts, base: int) -> Series:
     """Takes in one reading; the block in hand must not be full, see :func:`is_full`."""
     if not series.is_open:
         return series._replace(
-            is_open=True, begun=step, floor=value, floor_step=step, counts=counts
+            is_open=True, begun=step, floor=value, floor_step=step, has_late=False, counts=counts
         )
-    return series._replace(floor=value, floor_step=step) if value < series.floor else series
+    if value < series.floor:
+        series = series._replace(floor=value, floor_step=step)
+    is_late = 2 * (step - series.begun) >= base
+    if is_late and (not series.has_late or value < series.late_floor):
+        return series._replace(has_late=True, late_floor=value)
+    return series
 
 
 def is_full(series: Series, step: int, counts: Counts, base: int) -> bool:
@@ -107,14 +115,15 @@ def closed(series: Series, step: int, *, tolerance: float) -> Series:
     """
     saves, evaluations, epochs = series.counts
     floor: Floor = (step, series.floor, saves, evaluations, epochs, series.floor_step)
+    last = series.late_floor if series.has_late else series.floor
     cycles, given_back = [], []
     for kind, known in enumerate(series.cycles):
         count = floor[2:5][kind]
         if known and known[-1][0] == count:
-            cycles.append((*known[:-1], _longer(known[-1], floor)))
+            cycles.append((*known[:-1], _longer(known[-1], floor, last)))
             given_back.append(series.given_back[kind])
             continue
-        new: Cycle = (count, floor[1], floor[1], floor[1], 1, step, series.begun)
+        new: Cycle = (count, floor[1], last, floor[1], 1, step, series.begun)
         cycles.append((*known, new)[-NUM_CYCLES:])
         freed = _given_back(known[-1], floor[1], tolerance) if known else None
         given_back.append(series.given_back[kind] if freed is None else freed)
@@ -131,10 +140,10 @@ def closed(series: Series, step: int, *, tolerance: float) -> Series:
     )
 
 
-def _longer(cycle: Cycle, floor: Floor) -> Cycle:
+def _longer(cycle: Cycle, floor: Floor, last: float) -> Cycle:
     """A cycle with one block more."""
     count, first, _, lowest, num, _, begun = cycle
-    return (count, first, floor[1], min(lowest, floor[1]), num + 1, floor[0], begun)
+    return (count, first, last, min(lowest, floor[1]), num + 1, floor[0], begun)
 
 
 def _given_back(cycle: Cycle, after: float, tolerance: float) -> int | None:

@@ -158,7 +158,7 @@ class MemoryDriftSequential:
                 # One finding an event: another series shows itself a block later.
                 series, finding = self._block_ends(state, number, event, breach is None)
                 breach = breach or finding
-            series = with_reading(series, event.step, value, counts)
+            series = with_reading(series, event.step, value, counts, base)
             before, after = state.series[:number], state.series[number + 1 :]
             state = state._replace(series=(*before, series, *after))
         return state, breach

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slav1.cli._demo_scenario import FAULTS, MAX_RANKS, scenario
+from slav1.cli._demo_scenario import FAULTS, MAX_RANKS, scenario, usual_steps
 from slav1.testing import Fault
 
 WITH_FAULT = [fault for fault in FAULTS if fault != "none"]
@@ -14,7 +14,7 @@ def test_every_fault_is_one_that_can_be_injected(fault, num_ranks):
     """
     What is put into SLA_INJECT reads as a fault on the rank and step that are announced.
     """
-    planned = scenario(fault, num_ranks=num_ranks, num_steps=400)
+    planned = scenario(fault, num_ranks=num_ranks, num_steps=usual_steps(fault))
 
     injected = Fault.parse(planned.inject)
 
@@ -28,7 +28,14 @@ def test_a_single_rank_is_hit_itself(fault):
     """
     With one process, the fault is planned for the only rank there is.
     """
-    assert scenario(fault, num_ranks=1, num_steps=400).rank == 0
+    assert scenario(fault, num_ranks=1, num_steps=usual_steps(fault)).rank == 0
+
+
+def test_a_run_is_as_long_as_its_fault_needs():
+    """
+    400 steps are usual; a leak takes more to be found with certainty.
+    """
+    assert (usual_steps("spike"), usual_steps("none"), usual_steps("leak")) == (400, 400, 700)
 
 
 def test_none_injects_and_expects_nothing():

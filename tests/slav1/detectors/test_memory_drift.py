@@ -154,6 +154,17 @@ def test_a_bit_more_after_every_checkpoint_is_told_by_checkpoint():
     assert "by about 20 MiB per checkpoint" in found[0].message
 
 
+@pytest.mark.parametrize("every", [20, 50, 500])
+def test_a_leak_by_step_is_not_put_down_to_checkpoints(every):
+    """
+    Where memory rises with each step, between saves as much as at them, it is told by step.
+    """
+    events = on_host(lambda step: 500.0 + step, 900, num_saves=lambda step: step // every)
+
+    for breach in breaches(watch(MemoryDriftSequential(), events)):
+        assert breach.evidence["per"] == "step"
+
+
 def test_a_few_saves_that_take_memory_are_silent():
     """
     Where only the first three saves leave something behind, nothing is told.
