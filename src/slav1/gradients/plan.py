@@ -30,6 +30,7 @@ class Plan(NamedTuple):
 
     optimizer: "ref[Any]"
     parameters: list[Tensor]
+    """Those that are trained."""
     num_given: int
     """Parameters that the optimizer has, with or without gradients."""
     is_on_host: bool
@@ -60,13 +61,13 @@ def plan_for(optimizer: Any, *, norm_every: int) -> Plan | str:
     if isinstance(optimizer, LBFGS):
         return "LBFGS asks for several gradients a step"
     given = [one for group in optimizer.param_groups for one in group["params"]]
-    parameters = [one for one in given if one.grad is not None]
-    gradients = [one.grad for one in parameters]
-    if any(hasattr(gradient, "to_local") for gradient in gradients):
+    parameters = [one for one in given if one.requires_grad]
+    gradients = gradients_of(parameters)
+    if any(hasattr(one, "to_local") for one in (*parameters, *gradients)):
         return "they are spread over ranks"
     if any(gradient.layout is not torch.strided for gradient in gradients):
         return "some are sparse"
-    devices = {gradient.device for gradient in gradients}
+    devices = {parameter.device for parameter in parameters}
     if len(devices) > 1 or any(device.type not in _COUNTED_ELEMENTS for device in devices):
         return f"they lie on {', '.join(sorted(map(str, devices)))}"
     kind = next(iter(devices)).type if devices else "cpu"
@@ -79,7 +80,7 @@ def plan_for(optimizer: Any, *, norm_every: int) -> Plan | str:
         every=every,
         probes=_probes(parameters),
         counted=_counted(parameters, _COUNTED_ELEMENTS[kind]),
-        dtype=norm_dtype(gradients),
+        dtype=norm_dtype(parameters),
         is_fused=all(group.get("fused") for group in optimizer.param_groups),
     )
 

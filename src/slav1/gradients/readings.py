@@ -14,9 +14,10 @@ _BITS = {
 }
 
 
-def norm_dtype(gradients: Sequence[Tensor]) -> torch.dtype | None:
-    """In which type their norms are computed; None for their own, which is one and wide."""
-    kinds = {gradient.dtype for gradient in gradients}
+def norm_dtype(parameters: Sequence[Tensor]) -> torch.dtype | None:
+    """In which type norms of their gradients are computed; None for their own, which is one
+    and wide."""
+    kinds = {parameter.dtype for parameter in parameters}
     if torch.float64 in kinds and len(kinds) > 1:
         return torch.float64
     return torch.float32 if kinds & _HALVES else None

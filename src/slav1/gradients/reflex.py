@@ -62,6 +62,9 @@ def _taken_away(plan: Plan, norm: float | None) -> bool:
         norm = sum([one.item() for one in norms])
     if math.isfinite(norm):
         return False
-    for parameter in plan.parameters:
-        parameter.grad = None
+    optimizer = plan.optimizer()
+    assert optimizer is not None, "it is about to make a step"
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
     return True

@@ -21,6 +21,9 @@ from slav1.torch_signals import NOTHING_READ, Readings
 REMEMBERED_NORMS = 128
 """Norms that the usual one is taken from, in readings."""
 
+PLAN_STEPS = 256
+"""Steps after which it is looked again which parameters are trained."""
+
 LEARNED_NORMS = 16
 """Fewer of them say nothing about what is usual."""
 
@@ -200,7 +203,10 @@ class GradientWatch:
             plan = self._plans[number]
             if plan is None:
                 return None
-            if plan.optimizer() is optimizer and plan.num_given == num_given(optimizer):
+            is_as_planned = plan.num_given == num_given(optimizer)
+            # Layers may be frozen or thawed; all ranks look at the same step.
+            is_fresh = self._num_steps % PLAN_STEPS > 0
+            if plan.optimizer() is optimizer and is_as_planned and is_fresh:
                 return plan
         made = (
             plan_for(optimizer, norm_every=self._settings.norm_every)
@@ -211,9 +217,7 @@ class GradientWatch:
             self._say(f"Gradients are not looked at, because {made}.")
             self._plans[number] = None
             return None
-        # Gradients may be missing at first, as of what is frozen for some epochs.
-        if made.parameters:
-            self._plans[number] = made
+        self._plans[number] = made
         return made
 
     def _look(self, plan: Plan, known_norm: Any, *, is_scaled: bool) -> Readings:
@@ -221,7 +225,7 @@ class GradientWatch:
         has_reflex = self._has_reflex and not is_scaled
         max_norm = self._restraint.max_norm if self._restraint.num_steps_left else 0.0
         is_clipping = self._shortener.is_adaptive or max_norm > 0.0
-        is_due = settings.norm and step % plan.every == 0
+        is_due = (settings.norm or has_reflex) and step % plan.every == 0
         is_needed = is_clipping or (has_reflex and not plan.is_on_host)
         norm, is_unknown = known_norm, known_norm is None
         gradients = gradients_of(plan.parameters) if is_needed or (is_due and is_unknown) else []
@@ -239,7 +243,7 @@ class GradientWatch:
             is_left_out = self._reflex.leave_out(plan, gradients, norm)
             if is_left_out is True:
                 norm = math.nan if norm is None else norm
-        return Readings(norm, share, is_left_out, is_scaled)
+        return Readings(norm if settings.norm else None, share, is_left_out, is_scaled)
 
     def _count_down(self) -> None:
         left = self._restraint.num_steps_left - 1

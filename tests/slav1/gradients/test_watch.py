@@ -10,6 +10,7 @@ from torch.optim.lr_scheduler import ExponentialLR, OneCycleLR
 
 from slav1.contract.settings import GradientSettings
 from slav1.gradients import GradientWatch
+from slav1.gradients.watch import PLAN_STEPS
 from slav1.torch_signals import NOTHING_READ
 
 
@@ -178,6 +179,40 @@ def test_what_can_t_be_read_is_said_once(way: str) -> None:
     assert "not looked at" in toy.said[0]
     assert toy.watch.take().norm == pytest.approx(7.0 * 3**0.5)
     assert toy.watch.take() == NOTHING_READ
+
+
+def test_layers_may_be_thawed() -> None:
+    """
+    A parameter that is trained only later is taken in, and never updated alone: where one
+    gradient is bad none is used, whether or not it was known.
+    """
+    toy = Toy(9, 16, optimizer=lambda p: torch.optim.SGD(p, lr=1.0))
+    toy.parameters[1].requires_grad_(False)
+
+    def step(*scales: float) -> Any:
+        for parameter, scale in zip(toy.parameters, scales, strict=True):
+            parameter.grad = torch.full_like(parameter, scale) if parameter.requires_grad else None
+        toy.watch.before_update(toy.optimizer, are_whole=True)
+        toy.optimizer.step()
+        return toy.watch.take()
+
+    assert step(1.0, 0.0).norm == pytest.approx(3.0)
+    toy.parameters[1].requires_grad_(True)
+    before = toy.values()
+    assert step(math.nan, 1.0).is_left_out is True
+    assert same(before, toy.values())
+    norms = [step(1.0, 1.0).norm for _ in range(PLAN_STEPS)]
+    assert norms[-1] == pytest.approx(5.0)
+
+
+def test_no_norm_is_told_that_nobody_wants() -> None:
+    """
+    Without norms the reflex works all the same.
+    """
+    toy = Toy(norm=False)
+
+    assert toy.step(1.0).norm is None
+    assert toy.step(math.nan).is_left_out is True
 
 
 def test_several_optimizers_make_one_norm() -> None:
