@@ -68,6 +68,9 @@ def _rung(contract: Contract, rule: str, setting: str) -> Rung:
     if not _is_hard(setting) or clause.mode is not Mode.ENFORCE or clause.action < Action.STOP:
         return Rung(key=key, limit_s=limit_s)
     ended_after_s = contract.monitor.tick_s + limit_s + contract.monitor.grace_s
+    policy = contract.policy
+    if policy is not None and (not policy.rules or rule in policy.rules):
+        ended_after_s += policy.deadline_s
     return Rung(
         key=key,
         limit_s=limit_s,

@@ -61,3 +61,19 @@ def test_a_rule_that_is_off_is_not_on_the_ladder():
     keys = [rung.key for rung in ladder(Contract.level("L1").override(hang={"mode": "off"}))]
 
     assert not [key for key in keys if key.startswith("rules.hang")]
+
+
+@pytest.mark.parametrize(("rules", "extra_s"), [((), 2.0), (("hang",), 2.0), (("straggler",), 0.0)])
+def test_a_policy_that_is_asked_adds_its_deadline(rules, extra_s):
+    """
+    A process is ended later by the time that a policy may take, where it is asked.
+    """
+    policy = {"file": "mine.rego", "deadline_ms": 2000, "rules": list(rules)}
+    plain, asked = Contract.level("L1"), Contract.level("L1").override(policy=policy)
+
+    ended = [
+        {rung.key: rung for rung in ladder(each)}["rules.hang.limit_s"].ended_after_s
+        for each in (plain, asked)
+    ]
+
+    assert ended[1] - ended[0] == pytest.approx(extra_s)
