@@ -67,12 +67,14 @@ def residual(trend: Trend, value: float, *, min_scale: float) -> Residual:
         min_scale: Smallest standard deviation to believe, above 0.
     """
     value = clipped(value, LARGEST)
-    distance = value - trend.level - trend.slope
-    scale = max(trend.scale, min_scale)
+    # Taken apart at once: this runs several times for each rank and step.
+    _, level, slope, scale, _, recent, last_z, power, correlation = trend
+    distance = value - level - slope
+    scale = max(scale, min_scale)
     z = distance / scale
-    phi = clipped(trend.correlation / max(trend.power, 1e-9), 0.95)
-    white = (clipped(z, CLIP_SIGMAS) - phi * trend.last_z) / math.sqrt(1.0 - phi * phi)
-    return Residual(distance, scale, z, white, value > trend.recent)
+    phi = clipped(correlation / max(power, 1e-9), 0.95)
+    white = (clipped(z, CLIP_SIGMAS) - phi * last_z) / math.sqrt(1.0 - phi * phi)
+    return Residual(distance, scale, z, white, value > recent)
 
 
 def followed(trend: Trend, value: float, seen: Residual, *, is_skipped: bool) -> Trend:
@@ -94,16 +96,21 @@ def followed(trend: Trend, value: float, seen: Residual, *, is_skipped: bool) ->
     """
     value = clipped(value, LARGEST)
     z = clipped(seen.z, CLIP_SIGMAS)
-    by_count = 1.0 / (trend.num_seen + 1)
+    num_seen, level, slope, scale, bias, recent, last_z, power, correlation = trend
+    by_count = 1.0 / (num_seen + 1)
     memory = max(CORRELATION_GAIN, by_count)
-    moved = trend[1:5] if is_skipped else _moved(trend, seen)
+    if not is_skipped:
+        level, slope, scale, bias = _moved(trend, seen)
     return Trend(
-        trend.num_seen + 1,
-        *moved,
-        trend.recent + max(RECENT_GAIN, by_count) * (value - trend.recent),
+        num_seen + 1,
+        level,
+        slope,
+        scale,
+        bias,
+        recent + max(RECENT_GAIN, by_count) * (value - recent),
         z,
-        trend.power + memory * (z * z - trend.power),
-        trend.correlation + memory * (z * trend.last_z - trend.correlation),
+        power + memory * (z * z - power),
+        correlation + memory * (z * last_z - correlation),
     )
 
 
@@ -116,20 +123,21 @@ def begun(value: float) -> Trend:
 def _moved(trend: Trend, seen: Residual) -> tuple[float, float, float, float]:
     """Level, slope, scale and bias after a value."""
     distance, scale = seen.distance, seen.scale
-    bias, reach = trend.bias, CLIP_SIGMAS * scale
+    num_seen, level, slope, spread_scale, bias = trend[:5]
+    reach = CLIP_SIGMAS * scale
     near_bias = bias + clipped(distance - bias, reach)
     is_behind = abs(bias) > scale and not (distance > 0.0 and seen.is_rise)
-    if trend.num_seen < NUM_UNCLIPPED:
+    if num_seen < NUM_UNCLIPPED:
         step, spread = distance, abs(distance)
     else:
         step = near_bias if is_behind else clipped(distance, reach)
         spread = abs(near_bias - bias)
-    gain = max(CATCH_UP_GAIN if is_behind else LEVEL_GAIN, 1.0 / (trend.num_seen + 1))
-    scale_gain = max(SCALE_GAIN, 1.0 / trend.num_seen)
+    gain = max(CATCH_UP_GAIN if is_behind else LEVEL_GAIN, 1.0 / (num_seen + 1))
+    scale_gain = max(SCALE_GAIN, 1.0 / num_seen)
     bias += BIAS_GAIN * (step - bias)
     return (
-        trend.level + trend.slope + gain * step,
-        trend.slope + SLOPE_RATIO * gain * step,
-        trend.scale + scale_gain * (DEVIATION_TO_SIGMA * spread - trend.scale),
+        level + slope + gain * step,
+        slope + SLOPE_RATIO * gain * step,
+        spread_scale + scale_gain * (DEVIATION_TO_SIGMA * spread - spread_scale),
         bias * (1.0 - gain) if is_behind else bias,
     )
