@@ -126,7 +126,7 @@ class Findings:
         """Judges what waits by the table: what it is about is over."""
         while self._waiting:
             found = self._waiting.popleft()
-            self._conclude(found, self._overruled(found.breach, Answer(problem=_WENT_BACK)))
+            self._conclude(found, self._without_answer(found.breach, _WENT_BACK))
 
     def take_fault(self) -> Fault | None:
         """Returns, once, the first fault that was acted on since it was last asked for."""
@@ -167,7 +167,12 @@ class Findings:
             adviser.asked.give_up()
         if not is_late:
             return None
-        return self._overruled(breach, Answer(problem=adviser.asked.why_silent()))
+        return self._without_answer(breach, adviser.asked.why_silent())
+
+    def _without_answer(self, breach: Breach, problem: str) -> Verdict:
+        if self._adviser is None or not self._adviser.wants(breach):
+            return self._table(breach)
+        return self._overruled(breach, Answer(problem=problem))
 
     def _table(self, breach: Breach) -> Verdict:
         rule = self._contract.rules[breach.rule]

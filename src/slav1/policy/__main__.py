@@ -6,6 +6,7 @@ import resource
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import Any, Protocol
 
 from slav1.policy.answer import Answer, grants
@@ -22,7 +23,7 @@ MAX_FRAME_BYTES = 1 << 17
 _MAX_ANSWER_BYTES = 50_000
 _MAX_CONFIG_BYTES = 1 << 24
 # A policy that takes memory without end is to end this process, not the node's others.
-_MEMORY_BYTES = 1 << 30
+_MORE_MEMORY_BYTES = 1 << 30
 
 
 class _Policy(Protocol):
@@ -36,7 +37,8 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     # Not caught, so that it ends this process also while it is deep inside of an evaluation.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+    _limit_memory()
     channel = socket.socket(fileno=int(sys.argv[1]))
     config = json.loads(os.pread(int(sys.argv[2]), _MAX_CONFIG_BYTES, 0))
     signal.setitimer(signal.ITIMER_REAL, LOAD_LIMIT_S)
@@ -49,6 +51,15 @@ def main() -> int:
     signal.setitimer(signal.ITIMER_REAL, 0)
     _answer_all(channel, policy, config["limit_s"])
     return 0
+
+
+def _limit_memory() -> None:
+    """Allows this process so much more than whatever its start has loaded."""
+    num_pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = num_pages * resource.getpagesize() + _MORE_MEMORY_BYTES
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    if hard == resource.RLIM_INFINITY or most < hard:
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
 
 
 def _load(config: dict[str, Any]) -> tuple[_Policy, dict[str, Any]]:
