@@ -25,7 +25,7 @@ from slav1.breach import Status
 from slav1.contract import Contract
 from slav1.coordinator.messages import RankDigests, RankReplicas
 from slav1.coordinator.replicas import ReplicaSets
-from slav1.replicas import Copy, Found, ReplicaWatch
+from slav1.replicas import Copy, Found, MicrobatchReplay, ReplicaWatch
 from slav1.session.messages import Copies, Digests
 from slav1.testing._memory import flip_bit
 
@@ -206,7 +206,7 @@ def watch_of(tensors: list[torch.Tensor], said: list[Any]) -> ReplicaWatch:
 
 def cost_on_cpu(rounds: int) -> None:
     """What looking costs a trainer on the processor."""
-    print("## Cost on the processor, one thread\n")
+    print("## Cost on the processor: processor time of one thread\n")
     torch.set_num_threads(1)
     cases = {
         "40 tensors, 0.6 MB": [torch.randn(3, 1250) for _ in range(40)],
@@ -225,9 +225,9 @@ def cost_on_cpu(rounds: int) -> None:
         num_looks = 0
         for step in range(1, EVERY * rounds + 1):
             if step >= watch.due_step:
-                start_s = time.perf_counter()
+                start_s = time.thread_time()
                 watch.look(step)
-                took.append(time.perf_counter() - start_s)
+                took.append(time.thread_time() - start_s)
                 num_looks += 1
         num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         shares = num_looks // rounds
@@ -239,14 +239,68 @@ def cost_on_cpu(rounds: int) -> None:
         )
     watch = watch_of(cases["40 tensors, 0.6 MB"], [])
     watch.look(0)
-    steps = range(1, 2)
-    number = 200_000
-    start_s = time.perf_counter()
+    number, step = 1_000_000, 1
+    start_s = time.thread_time()
     for _ in range(number):
-        for step in steps:
-            if step >= watch.due_step:
-                raise AssertionError
-    print(f"\nA step without a look: {(time.perf_counter() - start_s) / number * 1e9:.0f} ns\n")
+        if step >= watch.due_step:
+            raise AssertionError
+    print(f"\nA step without a look: {(time.thread_time() - start_s) / number * 1e9:.0f} ns\n")
+
+
+class Flawed(nn.Module):
+    """Two layers; in a given share of its runs one bit between them flips."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(8, 16), nn.Linear(16, 4)
+        self.rng = rng
+        self.share = 0.0
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.inner(inputs))
+        if self.rng.random() < self.share:
+            flipped = hidden.detach().clone()
+            flip_bit(flipped, self.rng.randrange(32), self.rng.randrange(flipped.numel()))
+            hidden = hidden + (flipped - hidden.detach())
+        return self.outer(hidden)
+
+
+def recall(ratio: float, share: float, num: int, trials: int) -> None:
+    """How often a fault in a share of the micro-batches is found within a number of them."""
+    num_found = 0
+    for seed in range(trials):
+        rng = random.Random(f"{ratio} {share} {num} {seed}")
+        torch.manual_seed(seed)
+        model = Flawed(rng)
+        replay = MicrobatchReplay(model, ratio=ratio, seed=seed)
+        # The first one is no share of all: it is there to learn from, in health.
+        for number in range(num + 1):
+            if not replay.begin(number):
+                continue
+            inputs = torch.randn(4, 8)
+            model.share = share if number else 0.0
+            model(inputs).square().mean().backward()
+            model.share = 0.0
+            replay.end(lambda inputs=inputs: model(inputs).square().mean())
+        num_found += replay.num_differing > 0
+    expected = 1 - (1 - ratio * share) ** num
+    error = (expected * (1 - expected) / trials) ** 0.5
+    print(
+        f"| {ratio:.3f} | {share:g} | {num} | {trials} | {num_found / trials:.3f} | "
+        f"{expected:.3f} | {error:.3f} |",
+        flush=True,
+    )
+
+
+def replays(trials: int) -> None:
+    """Sampled replay of micro-batches: what it finds."""
+    print("## Wrong arithmetic found by replaying micro-batches\n")
+    print("Only micro-batches that are chosen are run; one bit of one activation flips.\n")
+    print("| ratio | share of faulty ones | micro-batches | runs | found | 1-(1-rf)^n | its sd |")
+    print("| --: | --: | --: | --: | --: | --: | --: |")
+    for share, num in ((0.0, 1000), (1.0, 200), (0.3, 400), (0.3, 1000)):
+        recall(0.005, share, num, trials)
+    print()
 
 
 def cost_on_gpu(gigabytes: float, rounds: int) -> None:
@@ -306,13 +360,17 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="flips of each bit")
     parser.add_argument("--rounds", type=int, default=10, help="times that all is looked at")
     parser.add_argument("--gigabytes", type=float, default=5.0)
-    parser.add_argument("--only", default="campaign,cost")
+    parser.add_argument("--trials", type=int, default=2000, help="runs for each recall")
+    parser.add_argument("--only", default="campaign,replay,cost")
     given = parser.parse_args()
     print(heading("Copies compared between ranks"))
     if "campaign" in given.only:
         torch.set_num_threads(1)
         campaign(given.repeats, num_ranks=3)
         campaign(1, num_ranks=2)
+    if "replay" in given.only:
+        torch.set_num_threads(1)
+        replays(given.trials)
     if "cost" in given.only:
         cost_on_cpu(given.rounds)
         cost_on_gpu(given.gigabytes, given.rounds)

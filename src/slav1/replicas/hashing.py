@@ -44,13 +44,24 @@ class Workspace:
         self.is_xor = method_of(device).startswith("xor")
         self.in_place_bytes = IN_PLACE_BYTES.get(device.type, _ELSEWHERE_IN_PLACE_BYTES)
         self._scratch = torch.empty(0, dtype=torch.uint8, device=device)
+        self._user: object = None
         self._weights = torch.empty(0, 2, dtype=torch.int64, device=device)
 
-    def scratch(self, num_bytes: int) -> Tensor:
-        """Bytes to gather tensors in; ``(num_bytes,)``, uint8."""
+    def scratch(self, num_bytes: int, user: object) -> Tensor:
+        """Bytes to gather tensors in; ``(num_bytes,)``, uint8.
+
+        Args:
+            num_bytes: How many.
+            user: Who gathers; what lies between its tensors is 0 when it comes again at once.
+        """
         if self._scratch.numel() < num_bytes:
-            self._scratch = torch.zeros(num_bytes, dtype=torch.uint8, device=self.device)
-        return self._scratch[:num_bytes]
+            self._scratch = torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
+            self._user = None
+        scratch = self._scratch[:num_bytes]
+        if self._user is not user:
+            self._user = user
+            scratch.zero_()
+        return scratch
 
     def weights(self, num_lines: int) -> Tensor:
         """What the halves of each line are multiplied with; ``(num_lines, 2)``, int64."""
@@ -120,9 +131,7 @@ class Digester:
         workspace, dim = self._workspace, 2 - turn % 2
         lines = [_fold(words, dim, is_xor=workspace.is_xor) for words in self._in_place]
         for batch in self._batches:
-            scratch = workspace.scratch(batch.num_bytes)
-            if len(self._batches) > 1:
-                scratch.zero_()
+            scratch = workspace.scratch(batch.num_bytes, batch)
             batch.gather(scratch)
             words = scratch.view(torch.int64).view(-1, NARROW, NARROW)
             lines.append(_fold(words, dim, is_xor=workspace.is_xor))

@@ -125,6 +125,19 @@ def test_a_flipped_bit_changes_the_digest_of_its_tensor_alone(
         flip_bit(tensor, 3, tensor.numel() - 1)
 
 
+def test_what_was_gathered_before_leaves_no_trace() -> None:
+    """
+    Digests made one after the other in the same memory are those that each makes alone.
+    """
+    workspace = Workspace(CPU)
+    groups = [_mixed(), [_filled((7,), torch.float64)], [_filled((3,), torch.int8)]]
+    digesters = [Digester(group, workspace) for group in groups]
+
+    for _ in range(2):
+        for group, digester in zip(groups, digesters, strict=True):
+            assert digester.digests(digester.sums(0).tolist()) == digests(group)
+
+
 def test_zero_and_minus_zero_differ() -> None:
     """
     Numbers that compare as equal and have other bits are told apart.
