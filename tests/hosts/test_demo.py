@@ -102,6 +102,25 @@ def test_a_lost_rank_brings_the_job_back(tmp_path, fault, rule):
 
 
 @pytest.mark.thorough
+def test_a_leak_stops_the_run_after_a_checkpoint(tmp_path):
+    """
+    A rank that keeps memory of every step is named with the series and the growth by step;
+    all ranks stop in good order at one step, after a checkpoint that counts.
+    """
+    status, lines, summary = demo(tmp_path, "--fault", "leak")
+
+    assert (status, summary["problems"]) == (0, [])
+    assert (summary["found_rule"], summary["found_rank"]) == ("memory_drift", 1)
+    assert summary["action"] == "stop" and summary["exit_status"] == 0
+    assert len(set(summary["acted_at_step"].values())) == 1
+    drifts = [line for line in lines if line["kind"] == "breach" and line["rule"] == "memory_drift"]
+    assert [line["evidence"]["series"] for line in drifts] == ["host", "host"]
+    assert drifts[-1]["evidence"]["kind"] == "drift"
+    decision = next(line for line in lines if line["kind"] == "decision")
+    assert "has just been committed" in decision["message"]
+
+
+@pytest.mark.thorough
 def test_a_bad_checkpoint_is_refused_and_training_goes_on(tmp_path):
     """
     A checkpoint that reaches the disk with one wrong bit is refused before it counts and

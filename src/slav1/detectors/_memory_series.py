@@ -157,20 +157,24 @@ def _given_back(cycle: Cycle, after: float, tolerance: float) -> int | None:
     return max(1, end - begun) if gives_back else 0
 
 
-def with_long_block(series: Series, begun: int, long_steps: int, *, tolerance: float) -> Series:
+def with_long_block(
+    series: Series, begun: int, long_steps: int, *, base: int, tolerance: float
+) -> Series:
     """Counts the block that was closed last for the sign test.
 
     Args:
         series: What is known; at least one floor.
         begun: Step with which that block began.
         long_steps: Steps that a block of the test has at least.
+        base: Steps of the blocks that it is put together from.
         tolerance: Change of a floor that does not count as a rise.
     """
     step, value = series.floors[-1][:2]
     if series.num_long == 0:
         series = series._replace(long_begun=begun, long_floor=value)
     floor = min(series.long_floor, value)
-    if step - series.long_begun < max(long_steps, *series.given_back):
+    num_steps = (step // base - series.long_begun // base) * base
+    if num_steps < max(long_steps, *series.given_back):
         return series._replace(num_long=series.num_long + 1, long_floor=floor)
     return series._replace(num_long=0, scales=_pushed(series.scales, floor, tolerance))
 

@@ -189,7 +189,13 @@ class MemoryDriftSequential:
         if begun - state.first_step < self.suspect_after_steps:
             return series._replace(floors=()), None
         if begun - state.first_step >= self.warmup_steps:
-            series = with_long_block(series, begun, self.block_steps, tolerance=self.tolerance_mib)
+            series = with_long_block(
+                series,
+                begun,
+                self.block_steps,
+                base=self._base_steps,
+                tolerance=self.tolerance_mib,
+            )
         if not may_report:
             return series, None
         if series.grade:

@@ -100,6 +100,20 @@ def test_a_loss_stays_in_the_graph():
     assert weight.grad.isnan()
 
 
+def test_a_leak_keeps_memory_of_every_step_from_its_own_on():
+    """
+    From its step on the fault keeps so many MiB, once a step however many micro-batches it
+    has, on the device and of the type of the loss, which it leaves as it is.
+    """
+    faults = of("leak:step=2,mib=0.5")
+
+    losses = [faults.loss(step, torch.ones(())) for step in (0, 1, 2, 2, 3, 4)]
+
+    assert all(float(loss) == 1 for loss in losses)
+    assert [kept.numel() * kept.element_size() for kept in faults._kept] == [1 << 19] * 3
+    assert not any(kept.requires_grad for kept in faults._kept)
+
+
 def test_a_gradient_gets_a_nan():
     """
     The first parameter that has a gradient gets one NaN; without any it is an error.
