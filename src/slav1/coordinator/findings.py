@@ -152,6 +152,7 @@ class Findings:
         breach = found.breach
         if not adviser.wants(breach):
             return self._table(breach)
+        asked, problem = adviser.asked, None
         is_late = now_s - found.found_s >= adviser.settings.deadline_s
         if found.number is None and not is_late:
             found.number = adviser.ask(
@@ -163,11 +164,12 @@ class Findings:
                 can_roll_back=self._membership.can_roll_back,
             )
             is_late = found.number is None
-        elif is_late and found.number is not None:
-            adviser.asked.give_up()
+        elif found.number is not None and (is_late or asked.has_ended()):
+            is_late, problem = True, asked.why_silent()
+            asked.give_up()
         if not is_late:
             return None
-        return self._without_answer(breach, adviser.asked.why_silent())
+        return self._without_answer(breach, problem or asked.why_silent())
 
     def _without_answer(self, breach: Breach, problem: str) -> Verdict:
         if self._adviser is None or not self._adviser.wants(breach):

@@ -9,6 +9,7 @@ import select
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -71,6 +72,7 @@ class PolicyProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._is_ready = False
         self._num_deaths = 0
+        self._num_waited_for = 0
         self._start()
 
     @classmethod
@@ -128,8 +130,13 @@ class PolicyProcess:
             found.append((int(message["number"]), answer))
         return found
 
+    def has_ended(self) -> bool:
+        """Whether the process is gone, so that the question in hand gets no answer."""
+        return self._process is None or self._process.poll() is not None
+
     def give_up(self) -> None:
         """The question in hand has had its time: the next one must not wait behind it."""
+        self._bury()
         # One that is still starting will find the next question.
         if self._process is not None and self._is_ready:
             self._process.kill()
@@ -140,22 +147,26 @@ class PolicyProcess:
     def answer_to(self, document: str) -> Answer:
         """Asks, and waits for the answer until the deadline."""
         asked_at_s = monotonic()
-        if self.ask(0, document):
+        self._num_waited_for -= 1
+        if self.ask(self._num_waited_for, document):
             while (left_s := asked_at_s + self.settings.deadline_s - monotonic()) > 0:
-                select.select([self._channel], [], [], left_s)
-                for _, answer in self.answers():
-                    return Answer(
-                        value=answer.value,
-                        problem=answer.problem,
-                        took_s=monotonic() - asked_at_s,
-                    )
-            self.give_up()
-        return Answer(problem=self.why_silent())
+                select.select([self._channel], [], [], min(left_s, 0.05))
+                # One that came too late for an earlier question is no answer to this one.
+                answer = dict(self.answers()).get(self._num_waited_for)
+                if answer is not None:
+                    return replace(answer, took_s=monotonic() - asked_at_s)
+                if self.has_ended():
+                    break
+        problem = self.why_silent()
+        self.give_up()
+        return Answer(problem=problem)
 
     def why_silent(self) -> str:
         """Says why there is no answer."""
         if self._process is None:
             return f"The policy has failed {MAX_DEATHS} times in a row and is not asked any more."
+        if self._process.poll() is not None:
+            return "The policy's process ended before it answered."
         return f"The policy did not answer within {self.settings.deadline_ms} ms."
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ class Slowly:
         self.asked: list[tuple[int, str]] = []
         self.ready: list[tuple[int, Answer]] = []
         self.num_given_up = 0
-        self.is_there = True
+        self.is_there, self.is_gone = True, False
 
     def ask(self, number: int, document: str) -> bool:
         if self.is_there:
@@ -34,6 +34,9 @@ class Slowly:
     def answers(self) -> list[tuple[int, Answer]]:
         found, self.ready = self.ready, []
         return found
+
+    def has_ended(self) -> bool:
+        return self.is_gone
 
     def give_up(self) -> None:
         self.num_given_up += 1
@@ -158,6 +161,19 @@ def test_nobody_there_is_no_delay(start):
 
     assert len(job.of_kind(messages.Hold)) == 1
     assert "problem" in job.entries("breach")[0].evidence["policy"]
+
+
+def test_a_policy_that_ended_is_not_waited_for(start):
+    """
+    When the process that was asked has ended, the table decides at the next look.
+    """
+    job = start()
+    job.report(0, finding("non_finite", 0))
+    job.policy.is_gone = True
+    job.wait(0.002)
+
+    assert len(job.of_kind(messages.Hold)) == 1
+    assert job.policy.num_given_up == 1
 
 
 def test_order_is_kept(start):
