@@ -17,7 +17,7 @@ BAD_REQUEST = b'{"code":"invalid_parameter","message":"body contains malformed i
 
 @pytest.fixture
 def opa(server):
-    asked = OpaServer(server.url, QUERY, 0.3)
+    asked = OpaServer(server.url, QUERY, 1.0)
     yield asked
     asked._hang_up()
 

@@ -155,15 +155,15 @@ def test_a_policy_without_an_end_is_ended_and_asked_again(open_policy):
     An evaluation past its deadline is given up, its process ended, and the next question
     answered by a new one; after three times in a row nobody is asked any more.
     """
-    policy = open_policy(SLOW, deadline_ms=400)
+    policy = open_policy(SLOW, deadline_ms=700)
     first = policy._process
     assert policy.answer_to('{"is_quick": true}') == Answer(
-        value="stop", took_s=pytest.approx(0.0, abs=0.4)
+        value="stop", took_s=pytest.approx(0.0, abs=0.7)
     )
 
     begin_s = time.monotonic()
     late = policy.answer_to('{"factor": 2}')
-    assert "400 ms" in late.problem
+    assert "700 ms" in late.problem
     assert time.monotonic() - begin_s < 2.0
     assert first.wait(5.0) == -signal.SIGKILL
 
@@ -180,7 +180,7 @@ def test_a_process_that_was_killed_is_replaced(open_policy):
     A process that ends by itself, or by somebody else's hand, is replaced at the next
     question.
     """
-    policy = open_policy(BY_RULE, deadline_ms=3000)
+    policy = open_policy(BY_RULE, deadline_ms=8000)
     os.kill(policy._process.pid, signal.SIGKILL)
     policy._process.wait(5.0)
 
@@ -206,7 +206,7 @@ def test_a_server_is_asked_and_may_be_away(open_policy, server):
     is slow, or gone, is a problem told once the deadline is over, and no error at the start.
     """
     server.body = b"{}"
-    policy = open_policy(url=server.url, deadline_ms=300)
+    policy = open_policy(url=server.url, deadline_ms=800)
     assert policy.query == "data.slav1.decision.action"
     assert policy.first_problem is None
     server.body = b'{"result":"stop"}'
@@ -215,14 +215,14 @@ def test_a_server_is_asked_and_may_be_away(open_policy, server):
     with pytest.raises(PolicyError, match="empty input"):
         open_policy(url=server.url)
 
-    server.act = lambda _: time.sleep(1.0) or False
+    server.act = lambda _: time.sleep(1.5) or False
     slow = policy.answer_to("{}")
     assert slow.value is None
     assert "did not answer" in slow.problem
     server.close()
     gone = policy.answer_to("{}")
     assert "did not answer" in gone.problem
-    away = open_policy(url=server.url, deadline_ms=300)
+    away = open_policy(url=server.url, deadline_ms=800)
     assert "refused" in away.first_problem
 
 
