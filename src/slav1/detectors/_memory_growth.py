@@ -60,6 +60,8 @@ def steady_growth(series: Series, tolerance: float) -> Growth | None:
         floors = series.floors[-(NUM_RISES + 1) * stride :]
         if len(floors) < (NUM_RISES + 1) * stride or not _holds_cycles(floors, series.given_back):
             continue
+        if floors[-1][1] <= floors[0][1]:
+            continue
         lowest = [
             min(floors[i : i + stride], key=lambda floor: floor[1])
             for i in range(0, len(floors), stride)

@@ -11,8 +11,14 @@ from slav1.recorder.layout import Word
 from slav1.sample import Usage
 
 READ_EVERY_S = 0.04
-"""Pause between two readings of a rank of up to ``FEW_PROCESSES``, in seconds: each look of a
-monitor that has steps to look at. More processes are read less often."""
+"""Pause between two readings of a rank of up to ``FEW_PROCESSES``, in seconds, while its steps
+are short. More processes are read less often."""
+
+READ_EVERY_STEPS = 4
+"""Steps that make a reading worth while before the longer pause is over."""
+
+LONG_READ_EVERY_S = 0.2
+"""Pause between two readings of a rank whose steps are long, in seconds."""
 
 FEW_PROCESSES = 4
 
@@ -26,7 +32,7 @@ _STEP_PHASES = frozenset(int(phase) for phase in STEP_PHASES)
 
 
 class UsageReader:
-    """Reads one rank from outside, in about a thousandth of the monitor's time."""
+    """Reads one rank from outside, in some thousandths of the monitor's time."""
 
     def __init__(self, pid: int, rank: int, words: "memoryview[int]") -> None:
         """Reads nothing yet.
@@ -47,7 +53,8 @@ class UsageReader:
             limit = resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
             self._fd_limit = None if limit == resource.RLIM_INFINITY else limit
         self._num_records = 0
-        self._read_at_s = self._count_at_s = self._ceiling_at_s = float("-inf")
+        self._read_at_s = self._read_late_at_s = float("-inf")
+        self._count_at_s = self._ceiling_at_s = float("-inf")
 
     def read(self, tree: ProcessTree, others: frozenset[int], now_s: float) -> Usage | None:
         """Reads the rank if it has ended a step since the last time and it is time to.
@@ -62,7 +69,9 @@ class UsageReader:
             evaluation or a save takes for itself is no drift.
         """
         words = self._words
-        if now_s < self._read_at_s or words[Word.NUM_RECORDS] == self._num_records:
+        num_steps = words[Word.NUM_RECORDS] - self._num_records
+        at_s = self._read_at_s if num_steps >= READ_EVERY_STEPS else self._read_late_at_s
+        if now_s < at_s or num_steps == 0:
             return None
         before = self._moment()
         if before is None:
@@ -86,7 +95,9 @@ class UsageReader:
             num_epochs=words[Word.NUM_EPOCHS],
         )
         self._look_up(now_s, is_counted=is_counted)
-        self._read_at_s = now_s + READ_EVERY_S * max(1.0, len(pids) / FEW_PROCESSES)
+        by_size = max(1.0, len(pids) / FEW_PROCESSES)
+        self._read_at_s = now_s + READ_EVERY_S * by_size
+        self._read_late_at_s = now_s + LONG_READ_EVERY_S * by_size
         if self._moment() != before:
             return None
         self._num_records = words[Word.NUM_RECORDS]
