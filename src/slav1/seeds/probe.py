@@ -101,8 +101,6 @@ def _kept(
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = None if gradient is None else gradient.clone()
         for optimizer, state in zip(optimizers, states, strict=True):
-            # A state that was empty stays so only if it is emptied first.
-            optimizer.state.clear()
             optimizer.load_state_dict(copy.deepcopy(state))
         put_back(generators)
 
