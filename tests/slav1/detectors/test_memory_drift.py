@@ -8,6 +8,7 @@ from _detector_tools import breaches, brief, watch, watch_from
 
 from slav1.breach import Status
 from slav1.detectors import MemoryDriftSequential
+from slav1.detectors._memory_series import Series, evidence, with_long_block
 from slav1.sample import Sample, Usage
 
 KINDS = ("mild", "harsh", "rss", "walk")
@@ -285,3 +286,24 @@ def test_a_growth_that_fills_nothing_for_weeks_is_not_worth_a_line():
     assert watch(MemoryDriftSequential(), on_host(lambda s: 500.0 + 0.5 * s, 3_000, **slow)) == []
     short = MemoryDriftSequential(horizon_s=1e9)
     assert breaches(watch(short, on_host(lambda s: 500.0 + 0.5 * s, 3_000, **slow))) != []
+
+
+@pytest.mark.slow
+def test_the_sign_test_keeps_its_claim():
+    """
+    On random walks, for which the bound is exact, the evidence alone reaches its limit at
+    most 1 / 0.8 times in the steps that it claims between two false alarms.
+    """
+    arl0, num_runs, num_alarms = 10_000.0, 30, 0
+    rng = random.Random(5)
+    for _ in range(num_runs):
+        series, value = Series(), 1e6
+        for step in range(50, int(arl0) + 1, 50):
+            value += rng.gauss(0.0, 10.0)
+            series = series._replace(floors=((step, value, 0, 0, 0, step),))
+            series = with_long_block(series, step - 50, 50, base=25, tolerance=0.0)
+            if evidence(series, 50, arl0) >= 1.0:
+                num_alarms += 1
+                series = Series()
+
+    assert num_alarms <= num_runs / 0.8
