@@ -13,6 +13,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,9 @@ from slav1.session.messages import Copies, Digests
 from slav1.testing._memory import flip_bit
 
 EVERY = 50
+FIRST = 40
+"""First step of a trial: looks come after it, after the 50th and after the 100th."""
+
 TYPES = (torch.float32, torch.bfloat16, torch.float64)
 KINDS = ("parameter", "exp_avg", "exp_avg_sq", "counter")
 
@@ -52,7 +56,7 @@ class Rank:
             note=self.said.append,
         )
         self.watch = ReplicaWatch(session, self.find)
-        self.watch.begin(-1)
+        self.watch.begin(FIRST - 1)
 
     def tensors(self) -> dict[tuple[str, str], torch.Tensor]:
         found = {}
@@ -110,7 +114,7 @@ def trial(kind: torch.dtype, what: str, bit: int, num_ranks: int, seed: int) -> 
     batches = torch.randn(4, 8, 6, generator=torch.Generator().manual_seed(seed)).to(kind)
     hit, at = rng.randrange(num_ranks), rng.randrange(EVERY + 1, 2 * EVERY)
     target: tuple[str, str] | None = None
-    for step in range(2 * EVERY + 1):
+    for step in range(FIRST, 2 * EVERY + 1):
         if step == at:
             names = [name for name in ranks[hit].tensors() if name[1] == what]
             target = rng.choice(names)
@@ -265,6 +269,10 @@ class Flawed(nn.Module):
         return self.outer(hidden)
 
 
+def loss_of(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    return model(inputs).square().mean()
+
+
 def recall(ratio: float, share: float, num: int, trials: int) -> None:
     """How often a fault in a share of the micro-batches is found within a number of them."""
     num_found = 0
@@ -279,9 +287,9 @@ def recall(ratio: float, share: float, num: int, trials: int) -> None:
                 continue
             inputs = torch.randn(4, 8)
             model.share = share if number else 0.0
-            model(inputs).square().mean().backward()
+            loss_of(model, inputs).backward()
             model.share = 0.0
-            replay.end(lambda inputs=inputs: model(inputs).square().mean())
+            replay.end(partial(loss_of, model, inputs))
         num_found += replay.num_differing > 0
     expected = 1 - (1 - ratio * share) ** num
     error = (expected * (1 - expected) / trials) ** 0.5

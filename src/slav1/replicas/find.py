@@ -99,8 +99,14 @@ def _state_of(optimizer: Any) -> tuple[int, int]:
 
 def _add(found: Found, name: str, kind: str, ranks: tuple[int, ...], tensor: Any) -> None:
     held = local(tensor)
-    if held.numel() and held.layout is torch.strided and held.device.type != "meta":
-        found.copies.append(Copy(name=name, kind=kind, ranks=ranks, tensor=held))
+    if not held.numel() or held.device.type == "meta":
+        return
+    if type(held.detach()) is not Tensor or held.layout is not torch.strided:
+        told = f"tensors of kind {type(held).__name__}, which have no bits of their own"
+        if told not in found.left_out:
+            found.left_out.append(told)
+        return
+    found.copies.append(Copy(name=name, kind=kind, ranks=ranks, tensor=held))
 
 
 def local(tensor: Any) -> Tensor:

@@ -1,0 +1,61 @@
+"""Which tensors are taken for copies; how models are wrapped is tested on real ranks."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from slav1.replicas import find_copies
+
+
+class Engine(nn.Module):
+    """What is looked at of a DeepSpeed engine."""
+
+    seq_data_parallel_group = data_parallel_group = None
+
+    def __init__(self, stage: int) -> None:
+        super().__init__()
+        self.stage = stage
+        self.module = nn.Linear(2, 2)
+        expert: Any = nn.Parameter(torch.zeros(2))
+        expert.allreduce = False
+        self.module.expert = expert
+
+    def zero_optimization_stage(self) -> int:
+        return self.stage
+
+
+def test_deepspeed_keeps_copies_of_the_weights_up_to_stage_2(monkeypatch: Any) -> None:
+    """
+    Of DeepSpeed's stages 1 and 2 the model's parameters are copies, but for experts; of
+    stage 3 nothing is, and that is said.
+    """
+    monkeypatch.setattr("slav1.replicas.find._members", lambda group: (0, 1))
+
+    second, third = find_copies([Engine(2)], []), find_copies([Engine(3)], [])
+
+    assert [one.name for one in second.copies] == ["weight", "bias"]
+    assert third.copies == []
+    assert third.left_out == ["ZeRO stage 3 keeps no copy of a parameter"]
+
+
+def test_what_is_known_is_current_until_an_optimizer_keeps_something_else(
+    monkeypatch: Any,
+) -> None:
+    """
+    What was found is out of date once an optimizer keeps more, or has been loaded.
+    """
+    monkeypatch.setattr("slav1.replicas.find._members", lambda group: (0, 1))
+    engine = Engine(2)
+    optimizer = torch.optim.Adam(engine.parameters())
+    before = find_copies([engine], [optimizer])
+    assert before.is_current()
+
+    engine.module(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert not before.is_current()
+    after = find_copies([engine], [optimizer])
+    assert {one.kind for one in after.copies} == {"parameter", "exp_avg", "exp_avg_sq"}
+
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert not after.is_current()
