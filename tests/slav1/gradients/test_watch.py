@@ -145,18 +145,18 @@ def test_leaves_alone_what_a_scaler_skips_or_the_user_wants(options: dict[str, b
 
 def test_a_large_model_is_looked_at_in_part() -> None:
     """
-    Of 300 parameters the norm is read in some steps only, in the same ones on every rank; in
+    Of 100 parameters the norm is read in some steps only, in the same ones on every rank; in
     each step a NaN in the first and the last of them is seen all the same.
     """
-    sizes = [64] * 300
-    one, other = Toy(*sizes), Toy(*sizes)
-    read = [(one.step().norm is not None, other.step().norm is not None) for _ in range(60)]
+    sizes = [64] * 100
+    one, other = (Toy(*sizes, optimizer=lambda p: torch.optim.SGD(p, lr=0.0)) for _ in range(2))
+    read = [(one.step().norm is not None, other.step().norm is not None) for _ in range(30)]
 
     assert all(here == there for here, there in read)
     assert 2 <= sum(here for here, _ in read) <= 6
     assert one.step(math.nan).is_left_out is True
     each = Toy(*sizes, norm_every=1)
-    assert all(each.step().norm is not None for _ in range(5))
+    assert all(each.step().norm is not None for _ in range(3))
 
 
 @pytest.mark.parametrize("way", ["sparse", "spread", "stranger"])
