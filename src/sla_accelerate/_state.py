@@ -69,8 +69,15 @@ class HeldState:
         )
 
     def replicas(self) -> dict[str, Tensor]:
-        """What all ranks hold alike, by name; nothing where they hold parts."""
-        return dict(self._parameters()) if self.is_replicated else {}
+        """What all ranks hold alike, by name; nothing where they hold parts, nor of what DDP is
+        told to leave alone."""
+        own = {
+            f"{number}.{name}"
+            for number, model in enumerate(self._models)
+            for name in getattr(model, "_ddp_params_and_buffers_to_ignore", ())
+        }
+        held = self._parameters() if self.is_replicated else ()
+        return {name: parameter for name, parameter in held if name not in own}
 
     def fingerprint(self) -> str:
         """One text that is equal on all ranks if they hold the same; '' if they need not."""

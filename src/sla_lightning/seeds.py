@@ -82,10 +82,13 @@ class FitSeeds:
         """
         if self._faults is not None:
             self._faults.first_weights(self._module.parameters())
+        # What DDP is told to leave alone may differ by design.
+        own = set(getattr(self._module, "_ddp_params_and_buffers_to_ignore", ()))
+        copies = replicas_of(self._trainer)
         self._seeds.compare(
             moment,
             step=self._trainer.global_step,
-            weights=replicas_of(self._trainer),
+            weights={name: one for name, one in copies.items() if name not in own},
             samplers=sampler_seeds(_compat.train_loaders(self._trainer)),
             state=state,
         )

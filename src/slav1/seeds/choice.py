@@ -28,8 +28,14 @@ def is_set(settings: SeedSettings, environment: Mapping[str, str]) -> bool:
     """Whether the contract sets seeds, and does not only look at them.
 
     A seed in the environment is a wish for it, unless the contract leaves seeds alone.
+
+    Raises:
+        ValueError: If ``SLA_SEED`` is no seed; on all ranks then, as all of them look.
     """
-    return settings.mode == "set" or (settings.mode == "check" and VARIABLE in environment)
+    if settings.mode != "off" and VARIABLE in environment:
+        _read(environment[VARIABLE])
+        return True
+    return settings.mode == "set"
 
 
 def choose(

@@ -1,5 +1,6 @@
 """The seed contract of one rank: what a host calls at setup, at the start, and later."""
 
+import contextlib
 import json
 import logging
 import os
@@ -188,7 +189,7 @@ class Seeds:
         """
         if self.is_off:
             return None
-        names = fingerprint_tensors(weights)
+        names = self._fingerprints(weights, step)
         mine = {**self._look(state), "samplers": list(samplers), "weights": root_of(names)}
         try:
             looks = self._peers.gather("seeds", mine, limit_s=limit_s)
@@ -274,6 +275,13 @@ class Seeds:
             "is_cuda": is_cuda,
         }
 
+    def _fingerprints(self, weights: Mapping[str, Tensor], step: int) -> dict[str, str]:
+        try:
+            return fingerprint_tensors(weights)
+        except Exception as error:  # noqa: BLE001 - whatever a tensor of another kind raises
+            self._tell(f"First weights can't be compared: {type(error).__name__}: {error}", step)
+            return {}
+
     def _agree(self, script: int | None) -> Choice:
         mine: list[Any] = [0, ""]
         if self._peers.rank == 0:
@@ -291,7 +299,9 @@ class Seeds:
         choice = Choice(int(first[0]), first[1])
         if self._peers.rank == 0:
             _log.info("The global seed is %d, from: %s.", choice.seed, choice.source)
-            (self._run_folder / FILE).write_text(json.dumps({"seed": choice.seed}))
+            with contextlib.suppress(OSError):
+                # A disk that is full costs a later start its seed, and not this one its run.
+                (self._run_folder / FILE).write_text(json.dumps({"seed": choice.seed}))
         return choice
 
     def _write(self, judged: Judged, moment: Moment, step: int, num_ranks: int) -> None:

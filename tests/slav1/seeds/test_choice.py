@@ -33,6 +33,8 @@ def test_a_variable_that_is_no_seed_is_refused(text):
     """
     with pytest.raises(ValueError, match=f"SLA_SEED={text} must be a whole number from 0 to"):
         choose(SeedSettings(), {"SLA_SEED": text}, **BARE)
+    with pytest.raises(ValueError, match=f"SLA_SEED={text} must be a whole number from 0 to"):
+        is_set(SeedSettings(), {"SLA_SEED": text})
 
 
 def test_a_seed_in_the_environment_asks_for_seeds_to_be_set():

@@ -42,6 +42,22 @@ def test_a_parameter_that_differs_is_looked_for_only_if_one_does(tmp_path):
     json.dumps(line[2])
 
 
+def test_weights_that_can_not_be_read_end_no_training(tmp_path):
+    """
+    Weights of a kind that has no bytes are left out of the comparison, and it is said.
+    """
+
+    def work(peers: ThreadPeers) -> Any:
+        weights = {"a": torch.empty(2, device="meta")}
+        judged = seeds_of(peers, tmp_path).compare("start", step=0, weights=weights)
+        return judged.wrong, [message for _, message, _ in peers.records]
+
+    wrong, said = run_ranks(work, 2)[0]
+
+    assert wrong == ()
+    assert "First weights can't be compared" in said[0]
+
+
 def test_a_rank_that_does_not_come_ends_no_training(tmp_path):
     """
     Where a rank is lost the others go on without the comparison, and the ledger says why.
