@@ -52,8 +52,8 @@ class PolicySettings:
     one, or ``data.training.autoscale.allow`` from a file that has only this."""
 
     deadline_ms: int = 250
-    """Time for an answer, counted from the finding, in milliseconds, 10 to 5000. After it
-    the table decides."""
+    """Time for an answer, counted from the finding, in milliseconds, 10 to 2000. After it
+    the table decides. A save waits for it too."""
 
     grant: Action = Action.RESTART
     """What is done where the rule answers true or false and says true."""
@@ -76,8 +76,8 @@ class PolicySettings:
                 f"query must name a Rego rule, as in data.slav1.decision.action; got "
                 f"{self.query!r:.80}."
             )
-        if not 10 <= self.deadline_ms <= 5000:
-            raise ValueError(f"deadline_ms must be 10 to 5000, got {self.deadline_ms}.")
+        if not 10 <= self.deadline_ms <= 2000:
+            raise ValueError(f"deadline_ms must be 10 to 2000, got {self.deadline_ms}.")
         if self.grant is Action.LOG:
             raise ValueError("grant must be an action above log: log is what is done anyway.")
         for name in self.metadata:

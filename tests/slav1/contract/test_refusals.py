@@ -171,7 +171,7 @@ REFUSED = [
     ("level: L1\npolicy: http://me:secret@b", "policy.url", ["SLA_POLICY_TOKEN"]),
     ("level: L1\npolicy: http://b:99999", "policy.url", ["0 to 65535"]),
     ("level: L1\npolicy: {file: a, query: allow}", "policy.query", ["data.slav1"]),
-    ("level: L1\npolicy: {file: a, deadline_ms: 9}", "policy.deadline_ms", ["10 to 5000"]),
+    ("level: L1\npolicy: {file: a, deadline_ms: 9}", "policy.deadline_ms", ["10 to 2000"]),
     ("level: L1\npolicy: {file: a, grant: log}", "policy.grant", ["above log"]),
     ("level: L1\npolicy: {file: a, rules: [hagn]}", "policy.rules[0]", ["Did you mean hang?"]),
     ("level: L1\npolicy: {file: a, metadata: {level: x}}", "policy.metadata", ["itself"]),

@@ -180,7 +180,7 @@ def test_a_process_that_was_killed_is_replaced(open_policy):
     A process that ends by itself, or by somebody else's hand, is replaced at the next
     question.
     """
-    policy = open_policy(BY_RULE, deadline_ms=5000)
+    policy = open_policy(BY_RULE, deadline_ms=2000)
     os.kill(policy._process.pid, signal.SIGKILL)
     policy._process.wait(5.0)
 
