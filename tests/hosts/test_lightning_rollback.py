@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sla_lightning import SLACallback, _compat
 from slav1.ledger import read_ledger
+from slav1.recorder.ring import read_ring_file
 
 from ._families import needs_deepspeed
 from ._runs import entries, messages, told
@@ -40,7 +41,7 @@ BACK = {"mode": "enforce", "action": "rollback", "reflex": False}
 def test_two_ranks_go_back_and_see_the_same_again(ranks: Any, family: str) -> None:
     """
     After a NaN on one rank both ranks go back, at the end of the same step, to the newest
-    checkpoint before it: model and optimizer are bit for bit what they were, and from there
+    checkpoint before it, with a gradient norm in each record or a notice why not: model and optimizer are bit for bit what they were, and from there
     every batch, its noise and its loss are those of a training in which nothing happened.
     """
     ended = ranks("rollback.py", family)
@@ -58,6 +59,13 @@ def test_two_ranks_go_back_and_see_the_same_again(ranks: Any, family: str) -> No
     assert [line.step for line in ledger if line.kind == "restored"] == [7]
     carried_out = [line for line in ledger if line.kind == "action"][-1]
     assert carried_out.evidence["ranks"] == [0, 1]
+    norms = [each.grad_norm for each in read_ring_file(Path(runs["folder"]) / "ring-0.bin")]
+    are_unread = [line for line in ledger if "Gradients are not looked at" in (line.message or "")]
+    # An engine tells its norm; parts of a gradient have none without asking all ranks.
+    assert (None in norms, len(are_unread)) == ((True, 1) if "fsdp" in family else (False, 0))
+    audits = [line.evidence for line in ledger if "audit" in line.evidence]
+    assert [each["audit"] for each in audits] == ["start", "rollback"]
+    assert not any(each["wrong"] for each in audits)
 
 
 class Spoilt(families.Family):
