@@ -308,7 +308,7 @@ def _known(value: float | None, before: float) -> float:
 def _timed(state: MemoryDriftState, event: Sample | Usage) -> MemoryDriftState:
     """The memory with the time of a step, as far as it can be told."""
     if state.first_step == _NONE_YET:
-        state = state._replace(first_step=event.step)
+        state = state._replace(first_step=event.step - event.step % BASE_STEPS)
     if not abs(event.time_s) < _LARGEST_STEP:
         return state
     num_steps, lasted_s = event.step - state.clock_step, event.time_s - state.clock_s

@@ -118,6 +118,17 @@ def test_what_an_epoch_takes_and_gives_back_is_no_drift(epoch):
     assert found == [] or found[-1].status is Status.RECOVERED
 
 
+@pytest.mark.parametrize("period", [200, 1_300])
+def test_a_saw_tooth_of_its_own_period_is_never_acted_on(period):
+    """
+    Memory that rises for hundreds of steps and falls, again and again and with no event, may be
+    suspected while it rises but is never told with evidence to act on.
+    """
+    found = watch(MemoryDriftSequential(), on_device(500.0 + s % period for s in range(8_000)))
+
+    assert [breach for breach in breaches(found) if breach.is_actionable] == []
+
+
 def test_an_epoch_whose_floor_rises_is_told_by_epoch():
     """
     Where a saw-tooth comes back to a higher floor each time, the growth is told by epoch, as
