@@ -131,6 +131,23 @@ def test_begins_anew_after_going_back() -> None:
     assert sum(isinstance(one, Copies) for one in session.said) == 1
 
 
+def test_a_tensor_that_moved_is_looked_at_where_it_lies() -> None:
+    """
+    A parameter that was given other memory is looked at there from the next look on.
+    """
+    session, training = FakeSession(), Training()
+    watch = ReplicaWatch(session, training.find)
+    watch.begin(-1)
+    train(watch, 0, 1)
+    training.tensors[0].set_(torch.ones(6))
+    train(watch, 1, 8)
+
+    values = [one.values for one in session.digests()]
+    assert [one.step for one in session.digests()] == [0, 4, 8]
+    assert values[0] != values[2]
+    assert sum(isinstance(one, Copies) for one in session.said) == 1
+
+
 def test_a_look_that_fails_is_told_and_ends_looking_not_training() -> None:
     """
     Whatever goes wrong in a look is a notice, and there are no further looks.
