@@ -145,7 +145,8 @@ class Journal:
 
     def _write(self, entry: Entry) -> None:
         self._ledger.write(entry)
-        if entry.kind in _SHOWN:
+        # What only records is for the ledger; people have nothing to do about it.
+        if entry.kind in _SHOWN and entry.evidence.get("is_quiet") is not True:
             say(entry.message or "")
 
 

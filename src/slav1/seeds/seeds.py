@@ -248,6 +248,7 @@ class Seeds:
             step=step,
             rule=RULE,
             audit="workers",
+            is_quiet=True,
             is_set=self.choice is not None and self._peers.world_size > 1,
             owner=self.offset,
             workers=told,
@@ -305,7 +306,8 @@ class Seeds:
         return choice
 
     def _write(self, judged: Judged, moment: Moment, step: int, num_ranks: int) -> None:
-        if self._peers.rank != 0:
+        is_worth_a_line = bool(judged.wrong) or self.choice is not None or num_ranks > 1
+        if self._peers.rank != 0 or not is_worth_a_line:
             return
         chosen = {} if self.choice is None else self.choice._asdict()
         given = f"Global seed {chosen['seed']} (from: {chosen['source']}). " if chosen else ""
@@ -316,6 +318,7 @@ class Seeds:
             step=step,
             rule=RULE,
             audit=moment,
+            is_quiet=not (judged.wrong or judged.noted),
             wrong=list(judged.wrong),
             noted=list(judged.noted),
             at_fault=list(judged.at_fault),

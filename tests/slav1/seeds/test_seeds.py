@@ -42,6 +42,23 @@ def test_a_parameter_that_differs_is_looked_for_only_if_one_does(tmp_path):
     json.dumps(line[2])
 
 
+def test_a_single_process_is_not_told_what_it_has_no_use_for(tmp_path):
+    """
+    One rank writes a line only if something is wrong, or if seeds were set; what several ranks
+    compare is always written, and shown only if there is something to remark.
+    """
+
+    def work(peers: ThreadPeers, **settings: Any) -> Any:
+        seeds_of(peers, tmp_path, **settings).compare("start", step=0, weights={})
+        return [(line["is_quiet"], len(line["wrong"])) for _, _, line in peers.records]
+
+    assert run_ranks(work, 1) == [[]]
+    assert run_ranks(lambda peers: work(peers, deterministic=True), 1) == [[(False, 1)]]
+    # Threads share the process's generators, which is remarked.
+    assert run_ranks(work, 2) == [[(False, 0)], []]
+    assert run_ranks(lambda peers: work(peers, groups=((0, 1),)), 2)[0][0][1] == 0
+
+
 def test_weights_that_can_not_be_read_end_no_training(tmp_path):
     """
     Weights of a kind that has no bytes are left out of the comparison, and it is said.
