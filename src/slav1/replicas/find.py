@@ -63,6 +63,13 @@ class Found:
         """Whether ranks make steps of their own for now, as between the means of local SGD."""
         return any(not wrapper.require_backward_grad_sync for wrapper in self.wrappers)
 
+    @property
+    def is_joined(self) -> bool:
+        """Whether ranks may run out of data one after another, as under torch's ``Join``:
+        those that have make no more updates, and their optimizers fall behind."""
+        configs = (getattr(wrapper, "_join_config", None) for wrapper in self.wrappers)
+        return any(config is not None and config.enable for config in configs)
+
     def is_current(self) -> bool:
         """Whether the optimizers still keep what they kept."""
         return all(_state_of(optimizer) == then for optimizer, then in self.states)

@@ -109,11 +109,11 @@ class ReplicaWatch:
         found = self._found
         if found is None or not found.is_current() or not all(one.fits() for one in self._sets):
             found = self._take_in(self._find())
+        if self._is_certain and (found.is_apart or found.is_joined):
+            self._is_certain = False
+            self._declare(found)
         if found.is_apart:
             # What ranks hold that make steps of their own says nothing.
-            if self._is_certain:
-                self._is_certain = False
-                self._declare(found)
             return
         self._is_beginning = False
         for each in self._sets:

@@ -56,6 +56,8 @@ class Training:
 
             chosen = replay and self.replay.begin(step)
             compute().backward()
+            # Between the runs something else draws a number too.
+            torch.rand(1)
             if chosen and (done := self.replay.end(compute)) is not None:
                 self.replays.append(done)
             self.optimizer.step()

@@ -200,6 +200,24 @@ def test_ranks_that_train_apart_for_now_are_not_compared() -> None:
     assert [one.is_certain for one in session.said if isinstance(one, Copies)] == [True, False]
 
 
+def test_ranks_that_may_run_out_of_data_are_not_acted_on() -> None:
+    """
+    Under torch's ``Join`` copies are compared and nothing is done about a difference.
+    """
+    wrapper = SimpleNamespace(
+        require_backward_grad_sync=True, _join_config=SimpleNamespace(enable=False)
+    )
+    session = FakeSession()
+    watch = ReplicaWatch(session, Training(wrappers=[wrapper]).find)
+    watch.begin(-1)
+    train(watch, 0, 2)
+    wrapper._join_config.enable = True
+    train(watch, 2, 3)
+
+    assert [one.step for one in session.digests()] == [0, 4]
+    assert [one.is_certain for one in session.said if isinstance(one, Copies)] == [True, False]
+
+
 def test_off_or_alone_costs_a_comparison() -> None:
     """
     With the rule off, or one rank, no step is ever due.
