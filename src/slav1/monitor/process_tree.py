@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from time import perf_counter
 
-SCAN_EVERY_S = 5.0
-"""Pause between two looks at which processes there are, in seconds, at least."""
+SCAN_EVERY_S = 10.0
+"""Pause between two looks at which processes there are, and between two walks over the pages of
+one, in seconds, at least."""
 
 SHARE_OF_TIME = 0.001
 """Share of the monitor's time that one kind of reading may take; slower ones come later."""
