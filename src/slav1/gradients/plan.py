@@ -17,7 +17,7 @@ BUDGET_US = 30.0
 # What a norm was measured to cost on a processor: a call, a tensor, an element.
 _CALL_US, _TENSOR_US, _ELEMENT_US = 10.0, 2.0, 1 / 2000
 # Gradients that are looked at for NaN in a step in which not all are, and their size.
-_NUM_PROBES = 6
+_NUM_PROBES = 4
 _PROBE_ELEMENTS = 16384
 # Gradients of which zeros are counted: elements on processors and on devices.
 _NUM_COUNTED = 32
