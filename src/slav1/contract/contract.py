@@ -121,8 +121,9 @@ class Contract:
             clauses: By name of a rule, a mapping of what changes in it: ``mode``,
                 ``action``, ``rule`` or any setting. A change of ``rule`` starts from
                 the settings that the other form has by itself. Also ``monitor``,
-                ``checkpoint``, ``seeds`` and ``gradients`` with mappings, ``policy`` with a path, an
-                address or a mapping, and ``mode`` with a mode for all rules that are not off.
+                ``checkpoint``, ``seeds`` and ``gradients`` with mappings, ``policy`` with a
+                path, an address or a mapping, and ``mode`` with a mode for all rules that are
+                not off.
 
         Raises:
             ContractError: If a clause can't be kept.
