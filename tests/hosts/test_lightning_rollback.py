@@ -41,8 +41,9 @@ BACK = {"mode": "enforce", "action": "rollback", "reflex": False}
 def test_two_ranks_go_back_and_see_the_same_again(ranks: Any, family: str) -> None:
     """
     After a NaN on one rank both ranks go back, at the end of the same step, to the newest
-    checkpoint before it, with a gradient norm in each record or a notice why not: model and optimizer are bit for bit what they were, and from there
-    every batch, its noise and its loss are those of a training in which nothing happened.
+    checkpoint before it: model and optimizer are bit for bit what they were, and from there every
+    batch, its noise and its loss are those of a training in which nothing happened. Each record
+    has a gradient norm, or a notice says why not.
     """
     ended = ranks("rollback.py", family)
 
