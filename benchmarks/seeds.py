@@ -221,7 +221,7 @@ def main() -> None:
     """Prints the result page, or is one rank of it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--is-rank", action="store_true")
     options = parser.parse_args()
     if options.is_rank:
