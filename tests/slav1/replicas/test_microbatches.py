@@ -96,7 +96,6 @@ def test_one_wrong_number_is_found(bad_run: int, wrong: str) -> None:
 
     wrong_ones = [one for one in training.replays if one.differing]
     assert [(one.step, one.wrong, one.is_exact) for one in wrong_ones] == [(3, wrong, True)]
-    assert "0.linear.weight" in wrong_ones[0].differing
     assert training.replay.num_differing == 1
 
 
