@@ -3,59 +3,42 @@
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from slav1.breach import Breach
 from slav1.detectors._memory_growth import Growth, growth_over, is_record, steady_growth
 from slav1.detectors._memory_report import Room, found, has_fallen_back, levelled_off
 from slav1.detectors._memory_series import (
     BASE_STEPS,
-    Counts,
     Series,
     changes_nothing,
     closed,
     evidence,
     is_full,
-    is_reading,
     restarted,
     with_long_block,
     with_reading,
 )
+from slav1.detectors._memory_state import (
+    LARGEST_STEP,
+    SERIES,
+    MemoryDriftState,
+    readings_of,
+    room_of,
+    timed,
+    told,
+)
 from slav1.sample import Sample, Usage
 
-SERIES = ("allocated", "fragmentation", "host", "fds", "threads")
 SUSPECTED, CERTAIN = 1, 2
-_NONE_YET = -1
 # Floors that a growth is told over.
 _NUM_SHOWN = 40
 _NUM_NEAR = 5
-# Steps over which the time of one is taken.
-_CLOCK_STEPS = 1_000
 # A process is near its ceiling if it reaches it in so many steps.
 _NEAR_STEPS = 200
-_LARGEST_STEP = 10**15
 # Share that a series must have grown by, for a suspicion and else: what is much for a process
 # of 1 GB is nothing for one of 100 GB.
 _SUSPECTED_SHARE, _CERTAIN_SHARE = 0.02, 0.002
-
-
-class MemoryDriftState(NamedTuple):
-    """What is known about one rank."""
-
-    first_step: int = _NONE_YET
-    """Step from which steps are counted as warm-up."""
-    clock_step: int = _NONE_YET
-    clock_s: float = 0.0
-    step_s: float = 0.0
-    """Time of one step, in seconds; 0 if it is not known yet."""
-    counts: Counts = (0, 0, 0)
-    ceiling_mib: float = 0.0
-    free_mib: float = 0.0
-    fd_limit: float = 0.0
-    device_mib: float = 0.0
-    """What there is for the rank; 0 if it is not known."""
-    series: tuple[Series, ...] = (Series(),) * len(SERIES)
-    """In the order of ``SERIES``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,10 +127,10 @@ class MemoryDriftSequential:
     def observe(
         self, state: MemoryDriftState, event: Sample | Usage
     ) -> tuple[MemoryDriftState, Breach | None]:
-        readings = _readings(event)
-        if (not readings and isinstance(event, Sample)) or not 0 <= event.step <= _LARGEST_STEP:
+        readings = readings_of(event)
+        if (not readings and isinstance(event, Sample)) or not 0 <= event.step <= LARGEST_STEP:
             return state, None
-        state, breach = _told(state, event), None
+        state, breach = told(state, event), None
         for number, value in readings:
             series, counts, base = state.series[number], state.counts, self._base_steps
             if changes_nothing(series, event.step, value, counts, base):
@@ -171,7 +154,7 @@ class MemoryDriftSequential:
         self, state: MemoryDriftState, number: int, event: Sample | Usage
     ) -> MemoryDriftState:
         """The memory with the step of an event; a series starts anew where steps went back."""
-        state = _timed(state, event)
+        state = timed(state, event)
         series, step = state.series[number], event.step
         if not series.is_open or step >= series.begun:
             return state
@@ -207,7 +190,7 @@ class MemoryDriftSequential:
     def _judged(
         self, state: MemoryDriftState, number: int, series: Series, event: Sample | Usage
     ) -> tuple[Series, Breach | None]:
-        room = _room(state, number, series)
+        room = room_of(state, number, series)
         score = evidence(series, self.block_steps, self.arl0)
         kind, growth = "", None
         if series.grade < CERTAIN and score >= 1.0 and is_record(series, self.tolerance_mib):
@@ -273,59 +256,3 @@ class MemoryDriftSequential:
             # The incident is of the rank: it goes on with what still grows.
             return calm, None
         return calm, levelled_off(event, SERIES[number], series)
-
-
-def _readings(event: Sample | Usage) -> list[tuple[int, float]]:
-    """What an event tells, with the number of the series."""
-    if isinstance(event, Sample):
-        allocated = event.allocated_mib
-        if allocated is None:
-            return []
-        reserved = event.reserved_mib
-        values = [allocated, None if reserved is None else reserved - allocated]
-    else:
-        values = [None, None, event.host_mib, event.num_fds, event.num_threads]
-    return [(n, float(v)) for n, v in enumerate(values) if v is not None and is_reading(v)]
-
-
-def _told(state: MemoryDriftState, event: Sample | Usage) -> MemoryDriftState:
-    """The memory with what an event says about counts and ceilings."""
-    if isinstance(event, Sample):
-        return state
-    return state._replace(
-        counts=(event.num_saves, event.num_evaluations, event.num_epochs),
-        ceiling_mib=_known(event.ceiling_mib, state.ceiling_mib),
-        free_mib=_known(event.free_mib, state.free_mib),
-        fd_limit=_known(event.fd_limit, state.fd_limit),
-        device_mib=_known(event.device_mib, state.device_mib),
-    )
-
-
-def _known(value: float | None, before: float) -> float:
-    return float(value) if value is not None and is_reading(value) else before
-
-
-def _timed(state: MemoryDriftState, event: Sample | Usage) -> MemoryDriftState:
-    """The memory with the time of a step, as far as it can be told."""
-    if state.first_step == _NONE_YET:
-        state = state._replace(first_step=event.step - event.step % BASE_STEPS)
-    if not abs(event.time_s) < _LARGEST_STEP:
-        return state
-    num_steps, lasted_s = event.step - state.clock_step, event.time_s - state.clock_s
-    has_begun = state.clock_step != _NONE_YET
-    if not has_begun or not 0 <= num_steps < _CLOCK_STEPS or lasted_s < 0.0:
-        return state._replace(clock_step=event.step, clock_s=event.time_s)
-    if num_steps < BASE_STEPS:
-        return state
-    return state._replace(step_s=lasted_s / num_steps)
-
-
-def _room(state: MemoryDriftState, number: int, series: Series) -> Room:
-    """What there is for a series; 0 where it is not known."""
-    value = series.floors[-1][1]
-    name = SERIES[number]
-    ceiling = {"fds": state.fd_limit, "threads": 0.0}.get(name, state.device_mib)
-    if name == "host":
-        # Others live under the same ceiling.
-        ceiling = value + state.free_mib if state.free_mib else state.ceiling_mib
-    return Room(value=value, ceiling=ceiling, step_s=state.step_s)
