@@ -18,7 +18,7 @@ BUDGET_US = 30.0
 _CALL_US, _TENSOR_US, _ELEMENT_US = 10.0, 2.0, 1 / 2000
 # Gradients that are looked at for NaN in a step in which not all are, and their size.
 _NUM_PROBES = 4
-_PROBE_ELEMENTS = 16384
+_PROBE_ELEMENTS = 4096
 # Gradients of which zeros are counted: elements on processors and on devices.
 _NUM_COUNTED = 32
 _COUNTED_ELEMENTS = {"cpu": 1 << 17, "cuda": 1 << 28}
@@ -105,7 +105,7 @@ def _probes(parameters: list[Tensor]) -> list[Tensor]:
     """A few small ones, spread over the model, its two ends among them."""
     small = [one for one in parameters if one.numel() <= _PROBE_ELEMENTS]
     if not small:
-        return sorted(parameters, key=lambda one: one.numel())[:1]
+        return sorted(parameters, key=lambda one: one.numel())[:2]
     return _spread(small, _NUM_PROBES)
 
 
