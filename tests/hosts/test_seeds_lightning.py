@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,15 @@ def lines(run: Any, *kinds: str) -> list[Entry]:
     """Lines of a run's ledger about the rule."""
     entries = read_ledger(Path(run[0]["folder"]) / "ledger.jsonl")
     return [e for e in entries if e.rule == "seed_contract" and e.kind in kinds]
+
+
+def pairs(entries: list[Entry]) -> list[tuple[str, ...]]:
+    """Streams that lines call equal: generator, then rank, epoch and worker of both."""
+    one = r"worker (?P<w{0}>\d+) on rank (?P<r{0}>\d+) in epoch (?P<e{0}>\d+)"
+    text = " ".join(entry.message or "" for entry in entries)
+    pattern = rf"The (?P<g>\w+) generator of {one.format(1)} begins as that of {one.format(2)}"
+    names = ("g", "r1", "e1", "w1", "r2", "e2", "w2")
+    return [match.group(*names) for match in re.finditer(pattern, text)]
 
 
 def audit(run: Any, moment: str) -> Entry:
@@ -110,10 +120,14 @@ def test_pc14_workers_share_no_numbers(ranks: Any) -> None:
 
     numpy = GENERATORS.index("numpy")
     assert frozenset({(0, 0, 0), (0, 1, 0)}) in twins(runs["checked"], numpy)
-    said = " ".join(e.message or "" for e in lines(runs["checked"], "notice"))
-    assert "The numpy generator of worker 1 on rank 0 in epoch 0 begins as that of worker 0" in said
-    assert "The numpy generator of worker 0 on rank 1 in epoch 0 begins as that of worker" in said
-    assert "The numpy generator of worker 0 on rank 0 in epoch 1 begins as that of worker" in said
+    said = pairs(lines(runs["checked"], "notice"))
+    of_workers = [pair for pair in said if pair[1:3] == pair[4:6]]
+    of_ranks = [pair for pair in said if pair[1] != pair[4]]
+    of_epochs = [pair for pair in said if pair[2] != pair[5]]
+    # Ranks that are seeded alike start their workers alike, in every generator.
+    assert {generator for generator, *_ in of_ranks} == set(GENERATORS)
+    assert {generator for generator, *_ in of_workers} == {"numpy"}
+    assert {generator for generator, *_ in of_epochs} == {"numpy"}
     for name in ("set", "persistent"):
         assert len(streams(runs[name])) == 8
         assert [twins(runs[name], number) for number in range(3)] == [set(), set(), set()]
@@ -171,11 +185,12 @@ def test_a_single_process_keeps_its_numbers(ranks: Any) -> None:
     With one process setting seeds changes neither what a seeded script draws nor what an
     unseeded one does, in workers too; a seed that is asked for is taken, and given back.
     """
+    workers = {"num_workers": 2, "own_start": True}
     unseeded = {"how": "none", "late": True}
     runs = train(
         ranks,
-        {"name": "bare", "watched": False, "num_workers": 2},
-        {"name": "set", "seeds": SET, "num_workers": 2},
+        {"name": "bare", "watched": False, **workers},
+        {"name": "set", "seeds": SET, **workers},
         {"name": "bare_unseeded", "watched": False, **unseeded},
         {"name": "unseeded", "seeds": SET, **unseeded},
         {"name": "asked", "seeds": {**SET, "seed": 3}, **unseeded},
@@ -183,6 +198,7 @@ def test_a_single_process_keeps_its_numbers(ranks: Any) -> None:
     )
 
     assert runs["set"][0]["drawn"] == runs["bare"][0]["drawn"]
+    assert runs["set"][0]["own_start_left"]
     assert runs["unseeded"][0]["drawn"] == runs["bare_unseeded"][0]["drawn"]
     assert runs["asked"][0]["first"] == runs["bare"][0]["first"]
     assert runs["asked"][0]["first"] != runs["unseeded"][0]["first"]
