@@ -1,10 +1,16 @@
 """Endings that wait for a good checkpoint: which do, until when, and what takes them back."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from slav1.breach import Breach
+from slav1.coordinator import messages
 from slav1.coordinator.after_commit import AfterCommit
 from slav1.decision import Action
+
+from ._books import Job, finding, recovery
 
 
 def breach(*, rank=1, **evidence):
@@ -81,3 +87,55 @@ def test_a_reason_that_is_gone_takes_it_back():
     put_off.forget("memory_drift", 1)
 
     assert [due.breach.rank for due in put_off.on_commit(None)] == [2]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    job = Job(tmp_path, memory_drift={"mode": "enforce", "action": "stop"}).start()
+    yield job
+    job.close()
+
+
+def commit(job):
+    note = messages.RankNote(
+        rank=0, step=119, message="A checkpoint is committed.", kind="checkpoint_committed"
+    )
+    job.hear(0, note)
+
+
+def test_a_job_stops_after_the_next_commit(job):
+    """
+    The coordinator holds an enforced stop for a drift back, says so, and proposes it to all
+    nodes when a rank tells of a commit.
+    """
+    job.report(0, finding("memory_drift", 0, evidence={"may_wait_s": 60.0}))
+    assert job.of_kind(messages.Hold) == []
+    assert "waits for the next checkpoint" in job.path.read_text()
+
+    commit(job)
+
+    assert [node for node, _ in job.of_kind(messages.Hold)] == [0, 1]
+
+
+@pytest.mark.parametrize(("seconds", "num_holds"), [(58, 0), (61, 2)])
+def test_a_job_without_checkpoints_stops_in_time(job, seconds, num_holds):
+    """
+    Where no checkpoint comes the stop is proposed when its time is up, and not before.
+    """
+    job.report(0, finding("memory_drift", 0, evidence={"may_wait_s": 60.0}))
+
+    job.pass_s(seconds, speaking=(0, 1))
+
+    assert len(job.of_kind(messages.Hold)) == num_holds
+
+
+def test_a_job_whose_memory_is_well_again_goes_on(job):
+    """
+    A drift that ends before a checkpoint comes stops nobody.
+    """
+    job.report(0, finding("memory_drift", 0, evidence={"may_wait_s": 60.0}))
+    job.report(0, recovery("memory_drift", 0))
+
+    commit(job)
+
+    assert job.of_kind(messages.Hold) == []
