@@ -77,8 +77,9 @@ class Digester:
     one, by exclusive or or by a sum, and the lines are summed up with weights of their own,
     modulo 2^64. So one bit that flips always changes the digest, whatever its position; so
     does all that is changed in one word. Of what changes in several words about one in 2^32
-    or less is missed, but for flips of one bit in an even number of words of one line: lines
-    run across those of the turn before, so the next turn sees these.
+    or less is missed, but for changes in one line that cancel: the same bit in an even number
+    of words, or, by a sum, as much up as down. Lines run across those of the turn before, so
+    the next turn sees these.
     """
 
     def __init__(self, tensors: Sequence[Tensor], workspace: Workspace) -> None:
