@@ -103,6 +103,13 @@ def test_pc13_ranks_draw_numbers_of_their_own(ranks: Any) -> None:
     ]
 
 
+def check_apart(run: Any) -> None:
+    """All streams of both ranks' workers in both epochs differ, in every generator."""
+    assert len(streams(run)) == 8
+    assert [twins(run, number) for number in range(3)] == [set(), set(), set()]
+    assert lines(run, "breach") == []
+
+
 def test_pc14_workers_share_no_numbers(ranks: Any) -> None:
     """
     Workers whose start seeds numpy alike are found within a rank, across ranks and across
@@ -115,7 +122,6 @@ def test_pc14_workers_share_no_numbers(ranks: Any) -> None:
         {"name": "checked", **workers},
         {"name": "set", "seeds": SET, **workers},
         {"name": "again", "seeds": SET, **workers},
-        {"name": "persistent", "seeds": SET, "is_persistent": True, **workers},
     )
 
     numpy = GENERATORS.index("numpy")
@@ -128,13 +134,21 @@ def test_pc14_workers_share_no_numbers(ranks: Any) -> None:
     assert {generator for generator, *_ in of_ranks} == set(GENERATORS)
     assert {generator for generator, *_ in of_workers} == {"numpy"}
     assert {generator for generator, *_ in of_epochs} == {"numpy"}
-    for name in ("set", "persistent"):
-        assert len(streams(runs[name])) == 8
-        assert [twins(runs[name], number) for number in range(3)] == [set(), set(), set()]
-        assert lines(runs[name], "breach") == []
+    check_apart(runs["set"])
     for rank in (0, 1):
         assert runs["again"][rank]["drawn"] == runs["set"][rank]["drawn"]
     assert all(rank["own_start_left"] for run in runs.values() for rank in run)
+
+
+@pytest.mark.thorough
+def test_pc14_persistent_workers_share_no_numbers(ranks: Any) -> None:
+    """
+    Workers that live over epochs go on with their numbers, and no two draw the same.
+    """
+    how = {"num_workers": 2, "own_start": True, "is_persistent": True}
+    runs = train(ranks, {"name": "persistent", "seeds": SET, **how})
+
+    check_apart(runs["persistent"])
 
 
 def test_pc15_seeds_by_rank_are_no_fault(ranks: Any) -> None:
