@@ -4,8 +4,9 @@
     python benchmarks/replicas.py --gigabytes 5    # size of the state on a GPU
 
 The campaign runs three ranks in one process, through the parts that a job runs: the watch of
-a rank, the coordinator's comparison, the rule. Its ranks train the same small network on the
-same batches, which is what DDP makes of ranks; then one bit of one of them flips.
+a rank, the coordinator's comparison, the rule. Its ranks train the same small network on
+batches of their own with the mean of their gradients, as under DDP; then one bit of one of
+them flips.
 """
 
 import argparse
@@ -76,8 +77,11 @@ class Rank:
             ]
         )
 
-    def step(self, step: int, batch: torch.Tensor) -> None:
+    def backward(self, batch: torch.Tensor) -> list[torch.Tensor]:
         self.net(batch).square().mean().backward()
+        return [parameter.grad for parameter in self.net.parameters()]
+
+    def step(self, step: int) -> None:
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.counter += 1
@@ -112,20 +116,26 @@ def trial(kind: torch.dtype, what: str, bit: int, num_ranks: int, seed: int) -> 
     ranks = [Rank(rank, num_ranks, kind, contract) for rank in range(num_ranks)]
     sets, state = ReplicaSets(), rule.start()
     batches = torch.randn(4, 8, 6, generator=torch.Generator().manual_seed(seed)).to(kind)
-    hit, at = rng.randrange(num_ranks), rng.randrange(EVERY + 1, 2 * EVERY)
+    hit, hit_step = rng.randrange(num_ranks), rng.randrange(EVERY + 1, 2 * EVERY)
+    places = list(enumerate(ranks))
     target: tuple[str, str] | None = None
     for step in range(FIRST, 2 * EVERY + 1):
-        if step == at:
+        if step == hit_step:
             names = [name for name in ranks[hit].tensors() if name[1] == what]
             target = rng.choice(names)
             tensor = ranks[hit].tensors()[target]
             flip_bit(tensor, bit, rng.randrange(tensor.numel()))
+        gradients = [rank.backward(batches[(step + at) % len(batches)]) for at, rank in places]
+        for same in zip(*gradients, strict=True):
+            mean = torch.stack(same).mean(0)
+            for gradient in same:
+                gradient.copy_(mean)
         for rank in ranks:
-            rank.step(step, batches[step % len(batches)])
+            rank.step(step)
         state, found = judge(ranks, sets, rule, state)
         breaches = [one for one in found if one.status is Status.BREACH]
         if breaches:
-            if step < at:
+            if step < hit_step:
                 return "false alarm"
             return _judged(breaches[0], ranks, hit, target, num_ranks)
     mine, other = ranks[hit].tensors(), ranks[hit - 1].tensors()

@@ -91,7 +91,7 @@ class Digester:
         """
         self._workspace = workspace
         self._num_tensors = len(tensors)
-        self._places = [(tensor.data_ptr(), tensor.shape) for tensor in tensors]
+        self._places = [tensor.data_ptr() for tensor in tensors]
         self._in_place: list[Tensor] = []
         segments: list[tuple[int, int]] = []
         pieces: list[tuple[int, Tensor]] = []
@@ -118,7 +118,7 @@ class Digester:
 
     def fits(self, tensors: Sequence[Tensor]) -> bool:
         """Whether the tensors still lie where they lay."""
-        return self._places == [(tensor.data_ptr(), tensor.shape) for tensor in tensors]
+        return self._places == [tensor.data_ptr() for tensor in tensors]
 
     def sums(self, turn: int) -> Tensor:
         """What :meth:`digests` makes digests of, left on the device.
