@@ -225,7 +225,8 @@ class Audit:
     """When it was, on the coordinator's monotonic clock, in seconds."""
 
     moment: str
-    """``start``, ``repair``, ``resume``, ``rollback``, or ``workers`` for those of one rank's loaders."""
+    """``start``, ``repair``, ``resume``, ``rollback``, or ``workers`` for those of one rank's
+    loaders."""
 
     wrong: tuple[str, ...] = ()
     """What the ranks found wrong when they compared, in sentences."""

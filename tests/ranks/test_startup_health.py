@@ -159,9 +159,7 @@ def test_a_wrong_sum_fails_on_all_ranks(launch):
     assert "All ranks are there" in error["text"]
 
 
-@pytest.mark.parametrize(
-    "trouble", [pytest.param("stopped", marks=pytest.mark.thorough), "killed"]
-)
+@pytest.mark.parametrize("trouble", [pytest.param("stopped", marks=pytest.mark.thorough), "killed"])
 def test_a_rank_that_dies_or_stops_in_the_middle_is_named(launch, trouble):
     """
     A rank that took the call and then died or stopped does not answer the roll call.
