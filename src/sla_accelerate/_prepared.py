@@ -7,6 +7,7 @@ from weakref import WeakSet, ref
 from torch import nn
 from torch.optim import Optimizer
 
+from sla_accelerate._updates import Updates
 from slav1.replicas import Found, find_copies
 from slav1.torch_signals import OwnWorkEnd
 
@@ -39,7 +40,7 @@ class Prepared:
         self._order: list[ref[Optimizer]] = []
         self._own_work: list[OwnWorkEnd] = []
         self._num_trainable: int | None = None
-        self._hooks: list[Any] = []
+        self._updates: list[Updates] = []
 
     @property
     def num_optimizers(self) -> int:
@@ -120,13 +121,18 @@ class Prepared:
         order = [one for reference in self._order if (one := reference()) is not None]
         return [one for one in order if one in self._optimizers]
 
+    def forget_updates(self) -> None:
+        """No update is under way, as when the next batch is asked for."""
+        for updates in self._updates:
+            updates.forget()
+
     def remove(self) -> None:
         """Takes all hooks away and forgets all objects."""
-        for hook in self._hooks:
-            hook.remove()
+        for updates in self._updates:
+            updates.remove()
         for own_work in self._own_work:
             own_work.remove()
-        self._hooks, self._own_work = [], []
+        self._updates, self._own_work = [], []
         self._models, self._syncing, self._optimizers = [], [], WeakSet()
         self._order = []
 
@@ -145,6 +151,4 @@ class Prepared:
             return
         self._optimizers.add(inner)
         self._order.append(ref(inner))
-        before_step, after_step = self._before_step, self._after_step
-        self._hooks.append(inner.register_step_pre_hook(lambda which, *_: before_step(which)))
-        self._hooks.append(inner.register_step_post_hook(lambda which, *_: after_step(which)))
+        self._updates.append(Updates(inner, self._before_step, self._after_step))

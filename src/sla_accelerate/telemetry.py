@@ -110,6 +110,7 @@ class LoopWatch:
         if not self.is_training_fetch:
             self._step_aside(_EVALUATION)
             return True
+        self.prepared.forget_updates()
         if self.orders.due is not None:
             self.orders.roll_back(self)
         self._go_on(_DATA)

@@ -3,6 +3,7 @@
 What is promised here is what gets into the ring: steps, losses, phases.
 """
 
+import contextlib
 import gc
 import math
 import pickle
@@ -140,6 +141,35 @@ def test_gradient_accumulation_makes_one_step_with_the_mean_loss(job):
     samples = training.samples()
 
     assert [(s.step, s.loss, s.batch) for s in samples] == [(0, 1.5, 3), (1, 4.5, 5)]
+
+
+class FailsOnce(torch.optim.SGD):
+    """Derives from an optimizer of torch's, and so runs the hooks of both; its second update
+    raises in the middle."""
+
+    num_updates = 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.num_updates += 1
+        if self.num_updates == 2:
+            raise RuntimeError("the user's own")
+        return super().step(closure)
+
+
+def test_an_update_of_a_derived_optimizer_is_one_step(job):
+    """
+    A class that calls the update of the class it derives from makes one step of it, and goes
+    on to be counted after an update that raised.
+    """
+    training = job()
+    own = FailsOnce(training.model.parameters(), lr=0.0)
+    _runs.current().prepared.remove()
+    training.optimizer = training.accelerator.prepare(own)
+    for _ in training.loader:
+        with contextlib.suppress(RuntimeError):
+            training.step()
+
+    assert [sample.step for sample in training.samples()] == [0, 1, 2, 3, 4]
 
 
 def test_two_optimizers_make_one_step_an_iteration(job):

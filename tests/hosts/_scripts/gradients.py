@@ -61,17 +61,23 @@ class Batches(torch.utils.data.Dataset[Tensor]):
         return batch(int(os.environ["RANK"]), number)
 
 
+# A class of torch's has hooks of its own as soon as it was used by itself.
+torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=RATE)
+
+
 class Sgd(torch.optim.SGD):
-    """Notes the rate that each update uses."""
+    """Notes the rate that each update uses. Derived, so each update runs two sets of hooks."""
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, lr=RATE, momentum=0.9)
         self.used: list[float] = []
 
     def step(self, closure: Any = None) -> Any:
-        loss = super().step(closure)
-        self.used.append(float(self.param_groups[0]["lr"]))
-        return loss
+        return super().step(closure)
+
+    def _init_group(self, group: Any, *rest: Any) -> Any:
+        self.used.append(float(group["lr"]))
+        return super()._init_group(group, *rest)
 
 
 class AllBatches(torch.utils.data.Dataset[Tensor]):
