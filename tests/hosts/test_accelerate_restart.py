@@ -23,6 +23,7 @@ def restarted(launch, how):
     return ended, read_ledger(ledger)
 
 
+@pytest.mark.thorough
 def test_a_killed_loop_goes_on_from_its_last_good_checkpoint(launch):
     """
     The rank that was killed is named, the job is started again by torchrun, goes on after

@@ -199,7 +199,7 @@ def test_two_demos_at_once_share_one_folder(tmp_path):
     ("moment", "number"),
     [
         pytest.param("Files of this run", signal.SIGTERM, marks=pytest.mark.thorough),
-        (" a step;", signal.SIGINT),
+        pytest.param(" a step;", signal.SIGINT, marks=pytest.mark.thorough),
     ],
 )
 def test_an_interrupt_ends_everything(tmp_path, moment, number):

@@ -22,6 +22,7 @@ def benchmark() -> ModuleType:
     return module
 
 
+@pytest.mark.thorough
 def test_four_ranks_always_act_at_the_same_step(benchmark: ModuleType) -> None:
     """
     Four gloo ranks that compete for the processor carry out 300 decisions, each at one

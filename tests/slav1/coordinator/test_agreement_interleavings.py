@@ -79,7 +79,13 @@ def outcomes(state: State) -> dict[int, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SMALL_JOBS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.thorough if name == "two nodes" else ())
+        for name in SMALL_JOBS
+    ],
+)
 def test_no_order_makes_ranks_disagree(name: str) -> None:
     """
     However the accesses of a small job interleave, and however late stores become
