@@ -32,7 +32,8 @@ def test_killed_monitor_is_told_once_and_training_goes_on(launch, tmp_path):
     watches any more, on standard error and in the ledger, and each rank saves its ring.
     """
     with start(launch, finish(num_steps=150), tmp_path, num_ranks=2) as job:
-        job.wait_for("joined", rank=1)
+        for rank in (0, 1):
+            job.wait_for("joined", rank=rank)
         the_monitor(job).kill()
         ended = job.wait()
 

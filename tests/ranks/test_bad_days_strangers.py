@@ -91,7 +91,8 @@ def test_strangers_at_the_port_are_refused_and_counted_once(launch, tmp_path):
     bye = job_messages.encode(job_messages.NodeDone(num_seen={}, num_lost=0))
     context = zmq.Context()
     with start(launch, UNTIL_GO, tmp_path, num_ranks=2) as job:
-        job.wait_for("joined", rank=1)
+        for rank in (0, 1):
+            job.wait_for("joined", rank=rank)
         ticket = ticket_of(job)
         public, secret = zmq.curve_keypair()
         strangers = [
@@ -140,7 +141,8 @@ def test_strangers_at_the_gate_are_turned_away(launch, tmp_path):
         ]
         answers = [answer_of(talker) for talker in talkers]
         (Path(job.folder) / "crowd").touch()
-        job.wait_for("joined", rank=1)
+        for rank in (0, 1):
+            job.wait_for("joined", rank=rank)
         num_descriptors = the_monitor(job).num_fds()
         ended = go(job)
         block.close()
