@@ -9,6 +9,7 @@ import json
 import os
 import random
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,7 @@ class Training:
         )
         self.log: dict[str, Any] = {"batches": [], "loaded": None, "states": {}}
         self.num_batches = 0
+        self.is_spoilt = False
         self.last_step = -1
         self.poisoned: list[int] | None = None
 
@@ -153,12 +155,17 @@ class Training:
         self.num_batches += 1
         if self.accelerator.sla_step < self.last_step:
             self.log["states"]["back"] = self.state()
+            self.is_spoilt = False
         output = self.model(inputs)
         loss = (output - inputs.sum(1, keepdim=True)).square().mean()
         if self.num_batches - 1 == self.options["poison"]:
             self.poisoned = indices.tolist()
         if self.num_batches in self.options["nan_batches"] or indices.tolist() == self.poisoned:
             loss = loss * float("nan")
+            self.is_spoilt = True
+        if self.is_spoilt:
+            # The epoch must not be over before the monitor has had its look.
+            time.sleep(0.05)
         self.accelerator.backward(loss)
         self.optimizer.step()
         self.schedule.step()
