@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from _machine import heading
+from _tables import table, upper_bound
 
 from slav1.breach import Breach, Status
 from slav1.detectors import (
@@ -70,24 +71,6 @@ def watched(detector: Any, events: Iterable[Any]) -> list[Breach]:
         if breach is not None:
             found.append(breach)
     return found
-
-
-def upper_bound(count: int, exposure: float) -> float:
-    """One-sided 95 % bound on a Poisson rate, by halving."""
-    low, high = 0.0, count + 10.0 * math.sqrt(count + 1.0) + 10.0
-    while high - low > 1e-6:
-        mean = (low + high) / 2.0
-        below = sum(
-            math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) for k in range(count + 1)
-        )
-        low, high = (mean, high) if below > 0.05 else (low, mean)
-    return high / exposure
-
-
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    print(f"\n### {title}\n\n| {' | '.join(columns)} |\n|{' --- |' * len(columns)}", flush=True)
-    for row in rows:
-        print(f"| {' | '.join(str(cell) for cell in row)} |", flush=True)
 
 
 def loss_false_alarms(share: float) -> None:
