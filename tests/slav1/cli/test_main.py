@@ -146,7 +146,9 @@ def test_ctrl_c_ends_it_quietly(start_sla):
     Ctrl-C ends a command with status 130 and without a word.
     """
     before = (
-        "import slav1.cli._main as m, time\n"
+        "import signal, slav1.cli._main as m, time\n"
+        # A shell starts what runs in the background with this signal ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def wait(*_, **__):\n"
         "    print('waiting', flush=True)\n"
         "    time.sleep(60)\n"
