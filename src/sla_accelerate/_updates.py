@@ -19,7 +19,7 @@ class Updates:
         before: Callable[[Optimizer], None],
         after: Callable[[Optimizer], None],
     ) -> None:
-        """Hooks the optimizer and keeps it not alive.
+        """Hooks the optimizer; does not keep it alive.
 
         Args:
             optimizer: One of torch's.
