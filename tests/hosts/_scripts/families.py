@@ -91,6 +91,15 @@ def strategy(name: str) -> Any:
     return _deepspeed(int(name.removeprefix("deepspeed_")))
 
 
+def on_gpus(name: str) -> Any:
+    """The same strategies as they are."""
+    if name == "fsdp_sharded":
+        return SLAFSDPStrategy(state_dict_type="sharded")
+    if name.startswith("deepspeed_"):
+        return SLADeepSpeedStrategy(stage=int(name.removeprefix("deepspeed_")))
+    return {"ddp": SLADDPStrategy, "fsdp2": SLAModelParallelStrategy}[name]()
+
+
 def _deepspeed(stage: int) -> SLADeepSpeedStrategy:
     os.environ["DS_ACCELERATOR"] = "cpu"
     os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path.cwd() / "extensions"))

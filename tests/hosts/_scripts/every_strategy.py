@@ -1,0 +1,176 @@
+"""One small training under contract in any host and any strategy, on processors or on GPUs.
+
+Takes a host, a strategy and how many steps each rank makes; what goes wrong stands in
+``SLA_INJECT``. At the end each rank tells what it made and what weights it holds then.
+"""
+
+import hashlib
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import families
+import lightning.pytorch as pl
+import torch
+import toys
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from slav1.contract import Contract
+
+SAVE_EVERY, STEP_S = 5, 0.03
+HAS_GPUS = torch.cuda.is_available()
+
+
+def contract() -> Contract:
+    """Short limits, and looks that come often."""
+    return toys.contract(
+        limit_s=3.0,
+        checkpoint={"every_steps": SAVE_EVERY},
+        replica_divergence={"every_steps": SAVE_EVERY},
+        gradients={"zero_share_every": 1, "norm_every": 1},
+    )
+
+
+def network() -> nn.Module:
+    """Two layers with dropout between them."""
+    return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 2))
+
+
+def loss_of(model: Any, batch: Tensor) -> Tensor:
+    """Slow enough for the monitor to have its say."""
+    time.sleep(STEP_S)
+    return model(batch / 100).square().mean()
+
+
+def loader(num_steps: int) -> DataLoader[Tensor]:
+    """Batches of two, so many for each of two ranks."""
+    return DataLoader(families.Numbers(2 * 2 * num_steps), batch_size=2, shuffle=True)
+
+
+def whole(parameter: Any) -> Tensor:
+    """Collective. All of a parameter, whoever holds its parts."""
+    if hasattr(parameter, "full_tensor"):
+        return parameter.full_tensor().detach()
+    if hasattr(parameter, "ds_tensor"):
+        import deepspeed
+
+        with deepspeed.zero.GatheredParameters([parameter]):
+            return parameter.detach().clone()
+    return parameter.detach()
+
+
+def weights_of(model: nn.Module) -> dict[str, Any]:
+    """Collective. What all weights come to on this rank."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    gathered = FullyShardedDataParallel.summon_full_params(model, writeback=False)
+    # On processors the first generation of FSDP can't gather: each rank tells of its parts.
+    with gathered if HAS_GPUS else nullcontext():
+        weights = [whole(one).cpu().float().flatten() for one in model.parameters()]
+    flat = torch.cat(weights)
+    digest = hashlib.sha256(flat.numpy().tobytes()).hexdigest()
+    return {"num": flat.numel(), "is_finite": bool(flat.isfinite().all()), "digest": digest}
+
+
+def with_accelerate(strategy: str, num_steps: int) -> dict[str, Any]:
+    """A hand-written loop."""
+    from accelerate_families import settings_for
+
+    from sla_accelerate import SLAAccelerator
+
+    kind, _, clips = strategy.partition("+")
+    accelerator = SLAAccelerator(contract=contract(), **settings_for(kind))
+    torch.manual_seed(0)
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    model, optimizer, data = accelerator.prepare(model, optimizer, loader(num_steps))
+    accelerator.load_state("last_good")
+    starts_at = accelerator.sla_step + 1
+    for _ in accelerator.sla_epochs(1):
+        for batch in data:
+            loss = loss_of(model, batch)
+            accelerator.backward(loss)
+            if clips:
+                accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            if (accelerator.sla_step + 1) % SAVE_EVERY == 0:
+                accelerator.save_state(f"checkpoints/step-{accelerator.sla_step}")
+    weights = weights_of(model)
+    step, folder = accelerator.sla_step, accelerator.sla_run_folder
+    accelerator.end_training()
+    return {
+        "wrapped": type(model).__name__,
+        "sharding": str(accelerator.distributed_type),
+        "starts_at": starts_at,
+        "last_step": step,
+        "stopped_at": accelerator.sla_stopped_at,
+        "folder": str(folder),
+        "weights": weights,
+    }
+
+
+class Module(families.Family):
+    """The same model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = network()
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        return loss_of(self.network, batch)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+
+class Looks(pl.Callback):
+    """Notes where training begins, and what weights it ends with."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self.weights: Any = None
+
+    def on_train_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        self.starts.append(trainer.global_step)
+
+    def on_train_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        self.weights = weights_of(trainer.strategy.model)
+
+
+def with_lightning(strategy: str, num_steps: int) -> dict[str, Any]:
+    """A trainer."""
+    pl.seed_everything(0, verbose=False)
+    watch, looks = toys.SLACallback(contract()), Looks()
+    trainer = toys.trainer(
+        watch,
+        looks,
+        accelerator="gpu" if HAS_GPUS else "cpu",
+        devices=2,
+        strategy=families.on_gpus(strategy) if HAS_GPUS else families.strategy(strategy),
+        max_epochs=1,
+    )
+    trainer.fit(Module(), loader(num_steps))
+    return {
+        "wrapped": type(trainer.strategy).__name__,
+        "starts_at": looks.starts[0],
+        "last_step": trainer.global_step - 1,
+        "stopped_at": watch.stopped_at,
+        "folder": str(watch.run_folder),
+        "weights": looks.weights,
+    }
+
+
+def main() -> None:
+    """Trains, and tells what came of it."""
+    host, strategy, num_steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    train = {"accelerate": with_accelerate, "lightning": with_lightning}[host]
+    toys.tell("ended", **train(strategy, num_steps))
+    Path("ended").touch()
+
+
+if __name__ == "__main__":
+    main()
