@@ -1,8 +1,35 @@
-"""The stability contract in Accelerate: one changed line."""
+"""The stability contract in Accelerate: one changed line, one added, or none."""
 
-from sla_accelerate._order import DataOrderError
-from sla_accelerate._restore import LoadFailedError
-from sla_accelerate.accelerator import SLAAccelerator
-from sla_accelerate.actions import TrainingStoppedError
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["DataOrderError", "LoadFailedError", "SLAAccelerator", "TrainingStoppedError"]
+if TYPE_CHECKING:
+    from sla_accelerate._attach import attach
+    from sla_accelerate._order import DataOrderError
+    from sla_accelerate._restore import LoadFailedError
+    from sla_accelerate.accelerator import SLAAccelerator
+    from sla_accelerate.actions import TrainingStoppedError
+
+__all__ = [
+    "DataOrderError",
+    "LoadFailedError",
+    "SLAAccelerator",
+    "TrainingStoppedError",
+    "attach",
+]
+
+_HOMES = {
+    "DataOrderError": "_order",
+    "LoadFailedError": "_restore",
+    "SLAAccelerator": "accelerator",
+    "TrainingStoppedError": "actions",
+    "attach": "_attach",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # `python -m sla_accelerate.run` imports this file before the script's first line, which
+    # may set what torch and the host read when they are imported.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

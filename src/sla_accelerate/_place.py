@@ -1,6 +1,7 @@
 """Where a rank runs, from what its launcher says."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -21,14 +22,21 @@ _OTHERS = (
 )
 
 
-def words_of_launcher(environment: Mapping[str, str]) -> dict[str, str]:
+def words_of_launcher(environment: Mapping[str, str], *, is_set_up: bool = False) -> dict[str, str]:
     """What the launcher said, from the environment.
 
-    To be taken before Accelerate is set up: on a machine without a GPU it puts
-    ``LOCAL_WORLD_SIZE=1`` where the launcher said nothing.
+    Args:
+        environment: Of this process.
+        is_set_up: Whether Accelerate is set up already. On a machine without a GPU it puts
+            ``LOCAL_WORLD_SIZE=1`` where the launcher said nothing, so that word counts only
+            if this process was started with it.
     """
     names = (*_RANKS_PER_NODE, *_OTHERS)
-    return {name: environment[name] for name in names if name in environment}
+    words = {name: environment[name] for name in names if name in environment}
+    is_doubtful = is_set_up and words.get("LOCAL_WORLD_SIZE") == "1"
+    if is_doubtful and "LOCAL_WORLD_SIZE" not in _names_at_start():
+        del words["LOCAL_WORLD_SIZE"]
+    return words
 
 
 def place_of(rank: int, local_rank: int, world_size: int, words: Mapping[str, str]) -> Place:
@@ -75,3 +83,13 @@ def check_launch(world_size: int, words: Mapping[str, str]) -> None:
             "exchanging a gradient. On a machine without a GPU set ACCELERATE_USE_CPU=true "
             "or pass cpu=True."
         )
+
+
+def _names_at_start() -> set[str]:
+    """Names in the environment that this process, or the one that it was forked from, was
+    started with; none where they can't be known."""
+    try:
+        content = Path("/proc/self/environ").read_bytes()
+    except OSError:
+        return set()
+    return {entry.partition(b"=")[0].decode(errors="replace") for entry in content.split(b"\0")}

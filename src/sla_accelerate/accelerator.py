@@ -1,33 +1,23 @@
 """The drop-in for ``accelerate.Accelerator`` that puts a loop under the contract."""
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet, ref
 
-from torch import Tensor, nn
+from accelerate.utils import DummyOptim  # type: ignore[import-untyped]
+from torch import Tensor
 from torch.optim import Optimizer
 
 from sla_accelerate import _runs
 from sla_accelerate._compat import is_watched, watch_fetches
-from sla_accelerate._place import words_of_launcher
-from sla_accelerate._position import Positions
-from sla_accelerate._restore import Restorer
-from sla_accelerate._saver import Saver
-from sla_accelerate._seeds import LoopSeeds
-from sla_accelerate._state import HeldState, has_scaler, is_replicated
-from sla_accelerate._told import ToldAccelerator
-from sla_accelerate.actions import Mild, RollBack, check_on_stop
-from sla_accelerate.checkpoint import Checkpoints
-from sla_accelerate.telemetry import LoopWatch
+from sla_accelerate._joining import JoiningAccelerator
+from sla_accelerate._wishes import listen, wish
 from slav1.contract import Contract
 from slav1.phase import Phase
-from slav1.session.settings_source import resolve
 
 
-class SLAAccelerator(ToldAccelerator):
+class SLAAccelerator(JoiningAccelerator):
     """An ``accelerate.Accelerator`` whose training is watched by a stability contract.
 
     The loop stays as it is. It measures in the trainer and judges outside of it, so a
@@ -78,15 +68,10 @@ class SLAAccelerator(ToldAccelerator):
         Raises:
             ValueError: If ``on_stop`` is neither, or the contract can't be used.
         """
-        self._sla_on_stop = check_on_stop(on_stop)
-        self._sla_settings = resolve(contract, run_dir, os.environ)
-        self._sla_launcher = words_of_launcher(os.environ)
-        self._sla_objects: WeakSet[nn.Module | Optimizer] = WeakSet()
-        self._sla_positions = Positions()
-        self._sla_has_run = False
+        wishes = wish(contract, run_dir, on_stop=on_stop, skips_bad_batches=skip_bad_batches)
+        launcher = listen()
         super().__init__(*args, **kwargs)
-        self._sla_seed = _runs.seed_for(self, self._sla_settings)
-        self._sla_checkpoints = self._sla_shelve(skips_bad_batches=skip_bad_batches)
+        self._sla_set_up(wishes, launcher)
 
     @property
     def sla_should_stop(self) -> bool:
@@ -107,7 +92,7 @@ class SLAAccelerator(ToldAccelerator):
         return None if watch is None else watch.session.run_folder
 
     @property
-    def sla_step(self) -> int:
+    def sla_last_step(self) -> int:
         """Step of the run that ended last, from 0; -1 before the first. Unlike a counter in
         the loop it goes back with a rollback, and on after a resume."""
         watch = _runs.current() or _runs.stopped()
@@ -130,8 +115,9 @@ class SLAAccelerator(ToldAccelerator):
             positions.epoch += 1
 
     def prepare(self, *args: Any, **kwargs: Any) -> Any:
-        """As the host's; joins the run first."""
-        self._sla_begin()
+        """As the host's; joins the run first if there is an optimizer."""
+        if any(isinstance(arg, Optimizer | DummyOptim) for arg in args):
+            self._sla_begin()
         prepared = super().prepare(*args, **kwargs)
         for item in prepared if isinstance(prepared, tuple) else (prepared,):
             self._sla_adopt(item)
@@ -148,8 +134,7 @@ class SLAAccelerator(ToldAccelerator):
     def prepare_data_loader(self, *args: Any, **kwargs: Any) -> Any:
         """As the host's; the loader is watched."""
         loader = super().prepare_data_loader(*args, **kwargs)
-        watch_fetches(loader, _runs.current)
-        self._sla_positions.add(loader)
+        self._sla_follow(loader)
         return loader
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
@@ -169,7 +154,7 @@ class SLAAccelerator(ToldAccelerator):
             TrainingStoppedError: If the contract has stopped training and the loop went on.
                 With DeepSpeed, whose steps end here, also at the step of the stop.
         """
-        watch = _runs.current() or self._sla_go_on()
+        watch = self._sla_watch()
         loss = watch.begin_backward(loss)
         num_before = self._sla_engine_steps()
         super().backward(loss, **kwargs)
@@ -252,81 +237,3 @@ class SLAAccelerator(ToldAccelerator):
         """
         _runs.end(sys.exc_info()[1])
         super().end_training()
-
-    def _sla_begin(self) -> LoopWatch:
-        is_new = _runs.current() is None
-        self._sla_has_run = True
-        watch = _runs.begin(self, self._sla_settings, self._sla_on_stop, self._sla_launcher)
-        watch.positions = self._sla_positions
-        find_checkpoints = ref(self._sla_checkpoints)
-
-        def find_rollback() -> RollBack | None:
-            checkpoints = find_checkpoints()
-            return None if checkpoints is None else checkpoints.roll_back
-
-        def find_mild() -> Mild | None:
-            checkpoints = find_checkpoints()
-            return None if checkpoints is None else checkpoints.mild
-
-        watch.orders.find_rollback = find_rollback
-        watch.orders.find_mild = find_mild
-        watch.gradients.are_whole = is_replicated(self)
-        watch.gradients.has_scaler = has_scaler(self)
-        if is_new:
-            held = ref(self)
-            watch.seeds = LoopSeeds(
-                watch.session,
-                choice=self._sla_seed,
-                find_weights=lambda: _replicas_of(held()),
-                faults=watch.faults,
-            )
-            for item in self._sla_objects:
-                watch.prepared.add(item)
-        return watch
-
-    def _sla_go_on(self) -> LoopWatch:
-        """A backward without an open run: the first one of all, or one after a stop."""
-        stopped = _runs.stopped()
-        if stopped is not None:
-            raise stopped.stop_error()
-        return self._sla_begin()
-
-    def _sla_engine_steps(self) -> int:
-        """Steps that DeepSpeed has made: its engine makes them inside of ``backward``."""
-        wrapped = getattr(self, "deepspeed_engine_wrapped", None)
-        if wrapped is None:
-            return 0
-        return int(wrapped.engine.global_steps - wrapped.engine.skipped_steps)
-
-    def _sla_adopt(self, item: Any) -> Any:
-        if isinstance(item, nn.Module | Optimizer):
-            self._sla_objects.add(item)
-            self._sla_begin().prepared.add(item)
-        return item
-
-    def _sla_shelve(self, *, skips_bad_batches: bool) -> Checkpoints:
-        def held() -> HeldState:
-            return HeldState(self, self._models, self._optimizers)
-
-        restorer = Restorer(
-            self,
-            load=super().load_state,
-            held=held,
-            num_custom=lambda: len(self._custom_objects),
-        )
-        saver = Saver(self, save=super().save_state, held=held, positions=self._sla_positions)
-        return Checkpoints(
-            self,
-            saver=saver,
-            restorer=restorer,
-            settings=self._sla_settings.contract.checkpoint,
-            positions=self._sla_positions,
-            skips_bad_batches=skips_bad_batches,
-        )
-
-
-def _replicas_of(accelerator: Any) -> dict[str, Tensor]:
-    """What all ranks hold alike of an accelerator's models; nothing of one that is gone."""
-    if accelerator is None:
-        return {}
-    return HeldState(accelerator, accelerator._models, accelerator._optimizers).replicas()  # noqa: SLF001 - as its own methods do

@@ -100,7 +100,7 @@ class Loop:
                 self.optimizer.step()
                 self.optimizer.zero_grad()
             weight = self.model.weight.tolist()
-            step = self.accelerator.sla_step
+            step = self.accelerator.sla_last_step
             self.records.append((step, [batch.tolist(), draws(), weight]))
             self.after_step(step)
 

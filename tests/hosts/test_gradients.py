@@ -145,11 +145,11 @@ def accelerate_rates(folder: Path, *, order_at: int | None, resume: Path | None)
         optimizer.zero_grad()
         accelerator.backward(loss)
         optimizer.step()
-        if accelerator.sla_step + 1 == order_at:
+        if accelerator.sla_last_step + 1 == order_at:
             watch = _runs.current()
             assert watch is not None
             accelerator._sla_checkpoints.mild(watch, Action.CLIP_AND_DECAY)
-        if accelerator.sla_step + 1 == 8:
+        if accelerator.sla_last_step + 1 == 8:
             accelerator.save_state(folder / "8.ckpt")
     accelerator.end_training()
     start_afresh()

@@ -285,6 +285,18 @@ class Launch:
         with job:
             return job.wait()
 
+    def command(
+        self,
+        *words: str,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float = 90.0,
+    ) -> Ended:
+        """Runs Python with these words, some other launcher's; it is rank -1 of the result."""
+        job = self._new_job(timeout_s)
+        _spawn(job, -1, words, {"MASTER_PORT": str(job.port), **(env or {})})
+        with job:
+            return job.wait()
+
     def close(self) -> None:
         """Ends whatever a test left running."""
         for job in self.jobs:

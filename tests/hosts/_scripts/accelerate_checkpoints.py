@@ -153,7 +153,7 @@ class Training:
     def step(self, epoch: int, indices: Tensor, inputs: Tensor) -> None:
         """One batch."""
         self.num_batches += 1
-        if self.accelerator.sla_step < self.last_step:
+        if self.accelerator.sla_last_step < self.last_step:
             self.log["states"]["back"] = self.state()
             self.is_spoilt = False
         output = self.model(inputs)
@@ -171,7 +171,7 @@ class Training:
         self.schedule.step()
         self.optimizer.zero_grad()
         noise = draws()
-        self.last_step = step = self.accelerator.sla_step
+        self.last_step = step = self.accelerator.sla_last_step
         self.log["batches"].append(
             [
                 step,

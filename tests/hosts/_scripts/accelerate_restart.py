@@ -31,9 +31,9 @@ def main() -> None:
             accelerator.backward(nn.functional.mse_loss(model(batch), target))
             optimizer.step()
             optimizer.zero_grad()
-            if (accelerator.sla_step + 1) % SAVE_EVERY == 0:
-                accelerator.save_state(f"checkpoints/step-{accelerator.sla_step}")
-    print("made", accelerator.sla_step + 1, flush=True)
+            if (accelerator.sla_last_step + 1) % SAVE_EVERY == 0:
+                accelerator.save_state(f"checkpoints/step-{accelerator.sla_last_step}")
+    print("made", accelerator.sla_last_step + 1, flush=True)
     accelerator.end_training()
 
 

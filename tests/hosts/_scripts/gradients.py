@@ -131,7 +131,7 @@ def with_accelerate() -> dict[str, Any]:
     loader = accelerator.prepare_data_loader(loader)
     seen = []
     for inputs in loader:
-        model.step = accelerator.sla_step + 1
+        model.step = accelerator.sla_last_step + 1
         loss = wrapped(inputs)
         optimizer.zero_grad()
         accelerator.backward(loss)

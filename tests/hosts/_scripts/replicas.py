@@ -67,9 +67,11 @@ def with_accelerate(num_steps: int) -> nn.Module:
         accelerator.backward(nn.functional.mse_loss(model(inputs), targets))
         optimizer.step()
         optimizer.zero_grad()
-        if accelerator.sla_step == 3:
+        if accelerator.sla_last_step == 3:
             accelerator.save_state(Path(os.environ["SLA_RUN_DIR"]) / "saved")
-    toys.tell("steps", num_steps=accelerator.sla_step + 1, stopped_at=accelerator.sla_stopped_at)
+    toys.tell(
+        "steps", num_steps=accelerator.sla_last_step + 1, stopped_at=accelerator.sla_stopped_at
+    )
     accelerator.end_training()
     network_inside: nn.Module = accelerator.unwrap_model(model)
     return network_inside

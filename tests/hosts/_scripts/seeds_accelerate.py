@@ -79,7 +79,7 @@ def train(options: dict[str, Any]) -> None:
             optimizer.zero_grad()
             mask = nn.functional.dropout(torch.ones(16), 0.5).tolist()
             drawn.append([epoch, batch.tolist(), mask])
-            if accelerator.sla_step == 1 and options["saves"]:
+            if accelerator.sla_last_step == 1 and options["saves"]:
                 accelerator.save_state(options["saves"])
     folder = accelerator.sla_run_folder
     # It would end the process group, which the next training goes on with.

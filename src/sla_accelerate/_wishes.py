@@ -1,0 +1,46 @@
+"""What a user wants of the contract, and what there is to know before Accelerate is set up."""
+
+import os
+from typing import NamedTuple
+
+from accelerate.state import PartialState  # type: ignore[import-untyped]
+
+from sla_accelerate._place import words_of_launcher
+from sla_accelerate.actions import OnStop, check_on_stop
+from slav1.contract import Contract
+from slav1.session.settings_source import Resolved, resolve
+
+
+class Wishes(NamedTuple):
+    """How one accelerator is watched."""
+
+    settings: Resolved
+    """Contract and run directory."""
+
+    on_stop: OnStop
+    """What a stop does."""
+
+    skips_bad_batches: bool
+    """Whether a rollback leaves out the batches of the bad steps."""
+
+    is_unasked: bool = False
+    """Whether the script has said nothing: what it says later on wins."""
+
+
+def wish(
+    contract: str | Contract | None, run_dir: str | None, *, on_stop: str, skips_bad_batches: bool
+) -> Wishes:
+    """Finds what is not said, and checks what is; arguments as for the accelerator.
+
+    Raises:
+        ValueError: If ``on_stop`` is no such word, or the contract can't be used.
+    """
+    stop = check_on_stop(on_stop)
+    return Wishes(resolve(contract, run_dir, os.environ), stop, skips_bad_batches)
+
+
+def listen() -> dict[str, str]:
+    """What the launcher of this process said."""
+    # It fills the environment up, and scripts may set it up before their accelerator.
+    is_set_up = bool(PartialState._shared_state)  # noqa: SLF001 - asking it sets it up
+    return words_of_launcher(os.environ, is_set_up=is_set_up)
