@@ -14,6 +14,7 @@ from slav1.checkpoint.fingerprints import (
     name_tensors,
     root_of,
 )
+from slav1.replicas import trained
 
 _REPLICATED = ("NO", "MULTI_GPU", "MULTI_CPU", "MULTI_XPU", "MULTI_NPU", "MULTI_MLU", "MULTI_HPU")
 
@@ -64,7 +65,7 @@ class HeldState:
             host="accelerate",
             kind="replicated" if self.is_replicated else "sharded",
             tensors=tensors,
-            replicas=parameters if self.is_replicated else {},
+            replicas=trained(self.replicas(), self._optimizers),
             is_healthy=is_healthy,
         )
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from sla_lightning import _compat
 from slav1.checkpoint import SaveFacts
 from slav1.checkpoint.fingerprints import name_non_finite, name_tensors
+from slav1.replicas import trained
 
 HOST = "lightning"
 """Name of the host in manifests."""
@@ -44,7 +45,7 @@ def facts_of(trainer: Trainer, checkpoint: Mapping[str, Any]) -> SaveFacts:
             "is_complete": is_complete,
         },
         tensors=tensors,
-        replicas=replicas_of(trainer),
+        replicas=trained_of(trainer),
         may_be_infinite=_beside_health(trainer, tensors),
         is_healthy=is_healthy,
     )
@@ -75,12 +76,29 @@ def _beside_health(trainer: Trainer, tensors: Mapping[str, Tensor]) -> frozenset
 
 
 def replicas_of(trainer: Trainer) -> dict[str, Tensor]:
-    """What data parallel ranks hold in common, by name; nothing where they hold parts."""
-    strategy = trainer.strategy
+    """Parameters that data parallel ranks begin alike, by name; nothing where they hold parts,
+    nor of what DDP is told to leave alone."""
+    return {name: each.detach() for name, each in _replicated(trainer).items()}
+
+
+def trained_of(trainer: Trainer) -> dict[str, Tensor]:
+    """Those of them that an optimizer updates, so that they stay alike, by name."""
+    held = _replicated(trainer)
+    if isinstance(trainer.strategy, DeepSpeedStrategy):
+        # Its optimizers hold parameters of their own making.
+        kept = {name: each for name, each in held.items() if each.requires_grad}
+    else:
+        kept = trained(held, trainer.optimizers)
+    return {name: each.detach() for name, each in kept.items()}
+
+
+def _replicated(trainer: Trainer) -> dict[str, Tensor]:
+    strategy, module = trainer.strategy, trainer.lightning_module
     is_split = isinstance(strategy, DeepSpeedStrategy) and strategy.zero_stage_3
     if not isinstance(strategy, DDPStrategy) or is_split:
         return {}
-    return {name: each.detach() for name, each in trainer.lightning_module.named_parameters()}
+    own = frozenset(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+    return {name: each for name, each in module.named_parameters() if name not in own}
 
 
 def _partitions(trainer: Trainer) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 
 from sla_lightning import _compat
-from sla_lightning.save_facts import replicas_of
+from sla_lightning.save_facts import replicas_of, trained_of
 from slav1.seeds import Moment, Seeds, sampler_seeds
 from slav1.session import Session
 from slav1.testing import Faults
@@ -82,13 +82,12 @@ class FitSeeds:
         """
         if self._faults is not None:
             self._faults.first_weights(self._module.parameters())
-        # What DDP is told to leave alone may differ by design.
-        own = set(getattr(self._module, "_ddp_params_and_buffers_to_ignore", ()))
-        copies = replicas_of(self._trainer)
+        # Later a rank may hold averages of its own.
+        find = replicas_of if moment == "start" else trained_of
         self._seeds.compare(
             moment,
             step=self._trainer.global_step,
-            weights={name: one for name, one in copies.items() if name not in own},
+            weights=find(self._trainer),
             samplers=sampler_seeds(_compat.train_loaders(self._trainer)),
             state=state,
         )

@@ -288,3 +288,6 @@ class Replicas:
 
     is_certain: bool
     """Whether no way is known by which they could come to differ in health."""
+
+    is_trained: bool = True
+    """Whether an optimizer updates them with a gradient that all ranks share."""

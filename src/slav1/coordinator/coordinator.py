@@ -287,7 +287,9 @@ class Coordinator:
     @_on.register
     def _(self, message: messages.RankDigests, node: int) -> None:
         del node
-        self._findings.judge_all(self._guard.on_digests(message), self._now_s)
+        told, found = self._guard.on_digests(message)
+        notices.copies(self._journal, told)
+        self._findings.judge_all(found, self._now_s)
 
     @_on.register
     def _(self, message: messages.Survey, node: int) -> None:

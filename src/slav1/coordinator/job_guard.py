@@ -102,12 +102,14 @@ class JobGuard:
         """A rank says of what it holds copies; returns what is to be told of it."""
         return self._replicas.declare(message)
 
-    def on_digests(self, message: RankDigests) -> list[Breach]:
-        """Takes in what a rank's copies hold; returns what the comparison shows."""
+    def on_digests(self, message: RankDigests) -> tuple[list[str], list[Breach]]:
+        """Takes in what a rank's copies hold; returns what is to be told of it, and what the
+        comparison shows."""
         if self._turns[message.rank] < self._turn:
-            return []
+            return [], []
+        told = self._replicas.unlike(message)
         compared = self._replicas.add(message)
-        return [breach for event in compared for breach in self._guard.observe(event)]
+        return told, [breach for event in compared for breach in self._guard.observe(event)]
 
     def on_rank_back(self, rank: int, to_step: int, state: Any) -> tuple[bool, list[str]]:
         """A rank went back to a checkpoint; its samples from now on are new ones.

@@ -148,6 +148,8 @@ class RankReplicas(msgspec.Struct, tag=True, kw_only=True):
     every_steps: int
     names: list[tuple[str, str]] = []
     """Parameter and kind of each tensor; only from the lowest of the ranks."""
+    is_trained: bool = True
+    """Whether an optimizer updates them; those that none does are kept apart from the others."""
     is_certain: bool = True
     """Whether no way is known by which they could come to differ in health."""
     left_out: list[str] = []

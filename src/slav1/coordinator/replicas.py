@@ -1,6 +1,7 @@
 """Digests of replicated tensors, put together step by step and compared."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from slav1.coordinator.messages import RankDigests, RankReplicas
 from slav1.sample import Difference, Replicas
@@ -15,6 +16,9 @@ MAX_DIFFERENCES = 64
 DIGEST_BYTES = 8
 """Length of one digest, in bytes."""
 
+_Kind: TypeAlias = tuple[tuple[int, ...], bool]
+"""What sets are told apart by: the ranks that hold copies, and whether they are trained."""
+
 
 class ReplicaSets:
     """Knows which ranks hold copies of which tensors, and compares what comes in.
@@ -25,30 +29,41 @@ class ReplicaSets:
     def __init__(self) -> None:
         """Starts with no set declared."""
         self._sets: dict[str, _Set] = {}
-        self._declared: dict[tuple[int, ...], dict[int, str]] = {}
+        self._declared: dict[_Kind, dict[int, str]] = {}
+        self._newest: dict[_Kind, dict[int, tuple[int, str]]] = {}
         self._is_introduced = False
-        self._unlike: set[tuple[int, ...]] = set()
+        self._unlike: set[_Kind] = set()
 
     def declare(self, message: RankReplicas) -> list[str]:
         """A rank says what it will send digests of; returns what is to be told of it."""
-        ranks = tuple(message.ranks)
-        known = self._sets.setdefault(message.identity, _Set(ranks, message.slots))
+        kind = (tuple(message.ranks), message.is_trained)
+        known = self._sets.setdefault(message.identity, _Set(kind, message.slots))
         known.is_certain = known.is_certain and message.is_certain
         known.names = known.names or message.names
-        declared = self._declared.setdefault(ranks, {})
+        declared = self._declared.setdefault(kind, {})
         before = declared.get(message.rank)
         declared[message.rank] = message.identity
         if before not in (None, message.identity, *declared.values()):
             self._sets.pop(str(before), None)
-        told = []
-        if message.rank == 0 and not self._is_introduced:
-            self._is_introduced = True
-            told.append(_introduced(message))
-        is_complete = len(declared) == len(ranks)
-        if is_complete and len(set(declared.values())) > 1 and ranks not in self._unlike:
-            self._unlike.add(ranks)
-            told.append(_unlike(declared))
-        return told
+        if message.rank != 0 or self._is_introduced or not message.is_trained:
+            return []
+        self._is_introduced = True
+        return [_introduced(message)]
+
+    def unlike(self, message: RankDigests) -> list[str]:
+        """Looks, before digests are taken in, whether ranks that should hold the same have other
+        tensors after the same step; returns what is to be told of it, once."""
+        known = self._sets.get(message.identity)
+        if known is None or known.kind in self._unlike:
+            return []
+        newest = self._newest.setdefault(known.kind, {})
+        newest[message.rank] = message.step, message.identity
+        # What ranks have said last of other steps may be about to change.
+        same = {rank: what for rank, (step, what) in newest.items() if step == message.step}
+        if len(same) < len(known.ranks) or len(set(same.values())) == 1:
+            return []
+        self._unlike.add(known.kind)
+        return [_unlike(same)]
 
     def add(self, message: RankDigests) -> Iterator[Replicas]:
         """Takes in the digests of one rank; yields the comparisons that this completes."""
@@ -76,7 +91,7 @@ class ReplicaSets:
             known.waiting.clear()
 
     def _num_expected(self, identity: str, known: "_Set") -> int:
-        declared = self._declared[known.ranks]
+        declared = self._declared[known.kind]
         if len(declared) < len(known.ranks):
             return len(known.ranks)
         return sum(1 for one in declared.values() if one == identity)
@@ -106,6 +121,7 @@ class ReplicaSets:
             differing=tuple(differing),
             is_first=is_first,
             is_certain=known.is_certain,
+            is_trained=known.kind[1],
         )
 
 
@@ -120,8 +136,9 @@ class _Arrived:
 class _Set:
     """Tensors that some ranks hold copies of."""
 
-    def __init__(self, ranks: tuple[int, ...], slots: Sequence[int]) -> None:
-        self.ranks = ranks
+    def __init__(self, kind: _Kind, slots: Sequence[int]) -> None:
+        self.kind = kind
+        self.ranks = kind[0]
         self.slots = list(slots)
         self.names: list[tuple[str, str]] = []
         self.is_certain = True

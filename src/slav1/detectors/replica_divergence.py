@@ -45,7 +45,8 @@ class ReplicaDivergenceLiteral:
     A breach is only acted on if these tensors have been equal ``equal_looks`` times before
     in this start of the run, all that is compared with them was equal from the beginning,
     and nothing is known that lets healthy copies differ. So machines that compute
-    differently, or copies that are meant to differ, are told once and stop nothing.
+    differently, or copies that are meant to differ, are told once and stop nothing. The same
+    holds for parameters that no optimizer updates: one rank may keep an average of weights.
 
     Raises:
         ValueError: If a setting is out of range.
@@ -92,7 +93,7 @@ class ReplicaDivergenceLiteral:
         ]
         apart = tuple(part for part in state.apart if not (event.is_first and part == event.part))
         was_open = [share for share in mine if share.num_differing]
-        recovered = _recovered(event, was_open[0]) if was_open else None
+        recovered = _recovered(event, was_open[0]) if was_open and event.is_trained else None
         return ReplicaDivergenceState(_merged(known, after), apart), recovered
 
     def _differ(
@@ -118,6 +119,8 @@ class ReplicaDivergenceLiteral:
             apart = (*apart, event.part)
         changed = ReplicaDivergenceState(_merged(known, after), apart)
         times = max(share.num_differing for share in hit) + 1
+        if not event.is_trained:
+            return changed, _untrained(event, suspects) if times == 1 else None
         if times & (times - 1):
             # Told at the first look, the second, the fourth, the eighth ...
             return changed, None
@@ -171,6 +174,24 @@ def _breach(
 
 
 def _never_equal(event: Replicas, suspects: tuple[int, ...]) -> Breach:
+    return _notice(
+        event,
+        suspects,
+        ", from the first look on: they are meant to differ, or these machines compute "
+        "differently. Nothing is done about differences between these ranks.",
+    )
+
+
+def _untrained(event: Replicas, suspects: tuple[int, ...]) -> Breach:
+    return _notice(
+        event,
+        suspects,
+        f" after step {event.step}. No optimizer updates them, so the training itself may well "
+        "have changed them, as an average of weights that one rank keeps; nothing is done.",
+    )
+
+
+def _notice(event: Replicas, suspects: tuple[int, ...], rest: str) -> Breach:
     return Breach(
         rule=ReplicaDivergenceLiteral.RULE,
         status=Status.NOTICE,
@@ -180,9 +201,7 @@ def _never_equal(event: Replicas, suspects: tuple[int, ...]) -> Breach:
         statistic=float(event.num_differing),
         limit=0.0,
         unit="tensors",
-        message=f"{_what(event, suspects)}, from the first look on: they are meant "
-        "to differ, or these machines compute differently. Nothing is done about differences "
-        "between these ranks.",
+        message=f"{_what(event, suspects)}{rest}",
         evidence=_evidence(event, suspects),
     )
 

@@ -4,7 +4,7 @@ micro-batches that are run twice.
 Imports torch, so nothing that the monitor imports may import this package.
 """
 
-from slav1.replicas.find import Copy, Found, find_copies
+from slav1.replicas.find import Copy, Found, find_copies, trained
 from slav1.replicas.hashing import Digester, Workspace
 from slav1.replicas.microbatches import MicrobatchReplay, Replayed
 from slav1.replicas.watch import ReplicaWatch
@@ -18,4 +18,5 @@ __all__ = [
     "ReplicaWatch",
     "Workspace",
     "find_copies",
+    "trained",
 ]

@@ -3,9 +3,9 @@
 Imports torch, so nothing that the monitor imports may import this module.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,10 @@ class Copy:
 
     tensor: Tensor
     """What this rank holds; of a tensor that is spread over ranks its part."""
+
+    is_trained: bool = True
+    """Whether an optimizer updates it with a gradient that all ranks share. What else changes a
+    parameter nobody knows: an average of weights may well be kept by one rank only."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,17 +90,39 @@ def find_copies(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) ->
         optimizers: Those that update them.
     """
     found = Found()
-    homes: dict[int, tuple[str, tuple[int, ...]]] = {}
+    optimizers = list(optimizers)
+    updated = _updated(optimizers)
+    homes: dict[int, _Home] = {}
     for number, model in enumerate(models):
         prefix = "" if number == 0 else f"{number}."
+        # DeepSpeed's optimizers hold parameters of their own making.
+        is_engine = hasattr(model, "zero_optimization_stage")
         for name, parameter, ranks in _replicated(model, found):
             if len(ranks) > 1 and id(parameter) not in homes:
-                homes[id(parameter)] = (f"{prefix}{name}", ranks)
-                _add(found, f"{prefix}{name}", PARAMETER, ranks, parameter)
+                is_trained = parameter.requires_grad and (is_engine or id(parameter) in updated)
+                home = homes[id(parameter)] = _Home(f"{prefix}{name}", ranks, is_trained)
+                _add(found, home, PARAMETER, parameter)
     for optimizer in optimizers:
         _add_state(found, optimizer, homes)
         found.states.append((optimizer, _state_of(optimizer)))
     return found
+
+
+def trained(named: Mapping[str, Tensor], optimizers: Iterable[Any]) -> dict[str, Tensor]:
+    """Those of some parameters that an optimizer updates with gradients that all ranks share.
+
+    What else there is in a model may differ between ranks in health: see :class:`Copy`.
+
+    Args:
+        named: Parameters of a model that is replicated, by name.
+        optimizers: All that update it.
+    """
+    updated = _updated(optimizers)
+    return {name: one for name, one in named.items() if one.requires_grad and id(one) in updated}
+
+
+def _updated(optimizers: Iterable[Any]) -> frozenset[int]:
+    return frozenset(id(one) for optimizer in optimizers for one in _parameters_of(optimizer))
 
 
 def _state_of(optimizer: Any) -> tuple[int, int]:
@@ -104,7 +130,20 @@ def _state_of(optimizer: Any) -> tuple[int, int]:
     return id(state), len(state)
 
 
-def _add(found: Found, name: str, kind: str, ranks: tuple[int, ...], tensor: Any) -> None:
+class _Home(NamedTuple):
+    """What a tensor that is compared belongs to."""
+
+    name: str
+    ranks: tuple[int, ...]
+    is_trained: bool
+
+
+def _parameters_of(optimizer: Any) -> Iterator[Any]:
+    for group in getattr(optimizer, "param_groups", ()):
+        yield from group["params"]
+
+
+def _add(found: Found, home: _Home, kind: str, tensor: Any) -> None:
     held = local(tensor)
     if not held.numel() or held.device.type == "meta":
         return
@@ -113,7 +152,7 @@ def _add(found: Found, name: str, kind: str, ranks: tuple[int, ...], tensor: Any
         if told not in found.left_out:
             found.left_out.append(told)
         return
-    found.copies.append(Copy(name=name, kind=kind, ranks=ranks, tensor=held))
+    found.copies.append(Copy(kind=kind, tensor=held, **home._asdict()))
 
 
 def local(tensor: Any) -> Tensor:
@@ -122,7 +161,7 @@ def local(tensor: Any) -> Tensor:
     return held
 
 
-def _add_state(found: Found, optimizer: Any, homes: dict[int, tuple[str, tuple[int, ...]]]) -> None:
+def _add_state(found: Found, optimizer: Any, homes: Mapping[int, _Home]) -> None:
     name = type(optimizer).__name__
     if name in _LOCAL_OPTIMIZERS:
         found.is_certain = False
@@ -131,14 +170,13 @@ def _add_state(found: Found, optimizer: Any, homes: dict[int, tuple[str, tuple[i
         found.left_out.append(f"each rank keeps a part of its own of the state of {name}")
         return
     state = getattr(optimizer, "state", {})
-    for group in getattr(optimizer, "param_groups", ()):
-        for parameter in group["params"]:
-            home = homes.get(id(parameter))
-            if home is None or parameter not in state:
-                continue
-            for kind, value in state[parameter].items():
-                if isinstance(value, Tensor) and value.dim() and "error" not in str(kind):
-                    _add(found, home[0], str(kind), home[1], value)
+    for parameter in _parameters_of(optimizer):
+        home = homes.get(id(parameter))
+        if home is None or parameter not in state:
+            continue
+        for kind, value in state[parameter].items():
+            if isinstance(value, Tensor) and value.dim() and "error" not in str(kind):
+                _add(found, home, str(kind), value)
 
 
 def _replicated(

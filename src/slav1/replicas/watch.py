@@ -7,7 +7,7 @@ import math
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 import xxhash
@@ -19,6 +19,9 @@ from slav1.replicas.hashing import Digester, Workspace, method_of
 from slav1.session.messages import Copies, Digests
 
 RULE = "replica_divergence"
+
+_Kind: TypeAlias = tuple[tuple[int, ...], bool]
+"""What a set is told apart by: the ranks that hold copies, and whether they are trained."""
 
 SLOT_BYTES = {"cpu": 8 << 20}
 """Most that is looked at in one step, in bytes, by kind of device."""
@@ -68,7 +71,8 @@ class ReplicaWatch:
         self._note = session.note
         self._found: Found | None = None
         self._sets: list[_Set] = []
-        self._declared: set[tuple[str, bool]] = set()
+        self._declared: dict[_Kind, tuple[str, bool]] = {}
+        self._looked_step = 0
         self._is_certain = True
         self._has_told = False
         self._is_beginning = True
@@ -79,7 +83,7 @@ class ReplicaWatch:
     def begin(self, step: int) -> None:
         """Training begins, or goes on, after ``step``."""
         self.forget()
-        self._is_beginning = True
+        self._is_beginning, self._looked_step = True, step
         self.due_step = step + 1 if self._is_on else math.inf
 
     def forget(self) -> None:
@@ -92,6 +96,7 @@ class ReplicaWatch:
         try:
             self._send_arrived()
             self._look(step)
+            self._looked_step = step
             self.due_step = self._next_step(step)
         except Exception as error:  # noqa: BLE001 - a look must not end a training
             self.due_step = math.inf
@@ -104,7 +109,9 @@ class ReplicaWatch:
 
     def _look(self, step: int) -> None:
         is_beginning = self._is_beginning or self._found is None
-        if not is_beginning and not any(each.due_slots(step) for each in self._sets):
+        # Steps may be counted by more than one at a time, as with several optimizers.
+        after = self._looked_step
+        if not is_beginning and not any(each.due_slots(after, step) for each in self._sets):
             return
         found = self._found
         if found is None or not found.is_current() or not all(one.fits() for one in self._sets):
@@ -117,16 +124,16 @@ class ReplicaWatch:
             return
         self._is_beginning = False
         for each in self._sets:
-            slots = each.all_slots if is_beginning else each.due_slots(step)
+            slots = each.all_slots if is_beginning else each.due_slots(after, step)
             if slots:
                 self._digest(each, step, slots)
 
     def _take_in(self, found: Found) -> Found:
-        by_ranks: dict[tuple[int, ...], list[Copy]] = {}
+        by_kind: dict[_Kind, list[Copy]] = {}
         for copy in found.copies:
-            by_ranks.setdefault(copy.ranks, []).append(copy)
+            by_kind.setdefault((copy.ranks, copy.is_trained), []).append(copy)
         self._found = found
-        self._sets = [_Set(copies, self._every) for copies in by_ranks.values()]
+        self._sets = [_Set(copies, self._every) for copies in by_kind.values()]
         self._is_certain = self._is_certain and found.is_certain
         self._declare(found)
         return found
@@ -139,11 +146,11 @@ class ReplicaWatch:
             )
         self._has_told = True
         for each in self._sets:
-            key = (each.identity, self._is_certain)
-            if key in self._declared:
+            kind = ranks, is_trained = each.kind
+            said = (each.identity, self._is_certain and is_trained)
+            if self._declared.get(kind) == said:
                 continue
-            self._declared.add(key)
-            ranks = each.copies[0].ranks
+            self._declared[kind] = said
             names = [(one.name, one.kind) for one in each.copies] if self._rank == ranks[0] else []
             self._say(
                 Copies(
@@ -152,7 +159,8 @@ class ReplicaWatch:
                     slots=each.slots,
                     every_steps=self._every,
                     names=names,
-                    is_certain=self._is_certain,
+                    is_trained=is_trained,
+                    is_certain=said[1],
                     left_out=found.left_out,
                 )
             )
@@ -194,6 +202,7 @@ class _Set:
 
     def __init__(self, copies: list[Copy], every: int) -> None:
         self.copies = copies
+        self.kind: _Kind = (copies[0].ranks, copies[0].is_trained)
         self.slots = _shares(copies, every)
         self.num_slots = self.slots[-1] + 1
         self.all_slots = list(range(self.num_slots))
@@ -229,9 +238,15 @@ class _Set:
             for group, digester in zip(groups, digesters, strict=True)
         )
 
-    def due_slots(self, step: int) -> list[int]:
-        """Shares that are looked at after a step."""
-        return self._due.get(step % self._every, [])
+    def due_slots(self, after: int, step: int) -> list[int]:
+        """Shares whose turn comes after step ``after``, up to ``step``."""
+        every = self._every
+        due = [
+            slots
+            for place, slots in self._due.items()
+            if (step - place) // every > (after - place) // every
+        ]
+        return [slot for slots in due for slot in slots]
 
     def next_step(self, step: int) -> int:
         """First step after ``step`` after which one is looked at."""

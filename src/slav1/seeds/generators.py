@@ -14,9 +14,6 @@ VERSION = 1
 NUM_SEEDS = 1 << 32
 """Seeds that every generator takes."""
 
-UNSEEDED = 67280421310721
-"""What torch calls its seed as long as nobody has set one."""
-
 
 class _Ours:
     seed: int | None = None
@@ -94,10 +91,11 @@ def seed_all(seed: int) -> None:
 
 
 def script_seed() -> int | None:
-    """The seed that the script has given to torch; None if it has given none, or
-    :func:`seed_all` has set one since."""
+    """The seed that the script has given to torch; None if it has given none that every
+    generator takes, or :func:`seed_all` has set one since."""
     seed = torch.initial_seed()
-    return None if seed in (UNSEEDED, _Ours.seed) else seed
+    # A process begins with a seed of 64 bits, which is below one time in 2^32.
+    return None if seed >= NUM_SEEDS or seed == _Ours.seed else seed
 
 
 def _bytes(state: torch.Tensor) -> bytes:

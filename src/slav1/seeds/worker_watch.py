@@ -5,10 +5,10 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
+from weakref import ref
 
 from slav1.recorder.block import anonymous_file
-from slav1.seeds.workers import begin_pass, release_workers, watch_workers
+from slav1.seeds.workers import begin_pass, has_workers, release_workers, watch_workers
 
 MAX_EPOCHS = 3
 """Passes of which the workers' numbers are told."""
@@ -22,7 +22,8 @@ class WorkerWatch:
         self._fd: int | None = None
         self._place = 0
         self._first_epoch: int | None = None
-        self._loaders: WeakSet[Any] = WeakSet()
+        # No set of them: a loader may be compared by what it holds, and have no hash.
+        self._loaders: list[ref[Any]] = []
 
     def watch(self, loaders: Iterable[Any], epoch: int, *, seed: int | None) -> None:
         """The data of a pass is about to be iterated.
@@ -33,12 +34,14 @@ class WorkerWatch:
             seed: The rank's seed for its workers; None leaves them theirs.
         """
         for number, loader in enumerate(loaders):
-            if not getattr(loader, "num_workers", 0):
+            if not has_workers(loader):
                 continue
             self._first_epoch = epoch if self._first_epoch is None else self._first_epoch
             watch_workers(loader, report=self._report(), number=number, seed=seed)
-            begin_pass(loader, epoch)
-            self._loaders.add(loader)
+            begin_pass(loader, epoch, is_told=epoch < self._first_epoch + MAX_EPOCHS)
+            alive = [one for one in self._loaders if one() is not None]
+            is_known = any(one() is loader for one in alive)
+            self._loaders = alive if is_known else [*alive, ref(loader)]
 
     def news(self) -> list[dict[str, Any]]:
         """What workers of the first passes have said since the last time; waits for nobody."""
@@ -48,13 +51,12 @@ class WorkerWatch:
         lines = os.pread(self._fd, num_bytes, self._place).splitlines(keepends=True)
         whole = [line for line in lines if line.endswith(b"\n")]
         self._place += sum(map(len, whole))
-        end = (self._first_epoch or 0) + MAX_EPOCHS
-        return [one for one in map(json.loads, whole) if one["epoch"] < end]
+        return [json.loads(line) for line in whole]
 
     def close(self) -> None:
         """Gives the loaders back what was theirs."""
-        for loader in self._loaders:
-            release_workers(loader)
+        for reference in self._loaders:
+            release_workers(reference())
         self._loaders.clear()
         if self._fd is not None:
             os.close(self._fd)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import get_worker_info
+from torch.utils.data import DataLoader, get_worker_info
 
 from slav1.seeds.generators import digests, seed_all, take
 
@@ -42,6 +42,8 @@ class WorkerStart:
         self.seed = seed
         self.epoch = 0
         """The pass that begins; to be set before its workers start."""
+        self.is_told = True
+        """Whether the workers of this pass tell what they begin with."""
 
     def __call__(self, worker: int) -> None:
         """Runs in the worker, before anything is loaded."""
@@ -51,7 +53,8 @@ class WorkerStart:
             info = get_worker_info()
             drawn = 0 if info is None else info.seed
             seed_all(_mixed(self.seed, drawn, self.epoch, self.loader, worker))
-        self._tell(worker)
+        if self.is_told:
+            self._tell(worker)
 
     def _tell(self, worker: int) -> None:
         line = {
@@ -77,23 +80,35 @@ def watch_workers(loader: Any, *, report: Path, number: int, seed: int | None) -
     """Puts a :class:`WorkerStart` in front of a loader's ``worker_init_fn``, once.
 
     Args:
-        loader: A ``torch.utils.data.DataLoader``; one without workers stays as it is.
+        loader: A ``torch.utils.data.DataLoader``; one without workers stays as it is, and so
+            does whatever is none: it starts its workers in a way of its own.
         report: File that takes their lines; it exists.
         number: Number of the loader.
         seed: See :class:`WorkerStart`.
     """
-    if not getattr(loader, "num_workers", 0) or isinstance(loader.worker_init_fn, WorkerStart):
+    if not has_workers(loader) or isinstance(loader.worker_init_fn, WorkerStart):
         return
     loader.worker_init_fn = WorkerStart(
         loader.worker_init_fn, report=report, loader=number, seed=seed
     )
 
 
-def begin_pass(loader: Any, epoch: int) -> None:
-    """Says to the workers that are about to start which pass they start for."""
+def has_workers(loader: Any) -> bool:
+    """Whether a loader is one of torch's and starts worker processes."""
+    return isinstance(loader, DataLoader) and loader.num_workers > 0
+
+
+def begin_pass(loader: Any, epoch: int, *, is_told: bool = True) -> None:
+    """Says to the workers that are about to start which pass they start for.
+
+    Args:
+        loader: As for :func:`watch_workers`.
+        epoch: The pass, from 0.
+        is_told: Whether they are to tell what they begin with.
+    """
     start = getattr(loader, "worker_init_fn", None)
     if isinstance(start, WorkerStart):
-        start.epoch = epoch
+        start.epoch, start.is_told = epoch, is_told
 
 
 def release_workers(loader: Any) -> None:

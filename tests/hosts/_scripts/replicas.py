@@ -1,4 +1,5 @@
-"""A training whose ranks have seeds of their own and a batch norm; faults by ``SLA_INJECT``.
+"""A training whose ranks have seeds of their own and a batch norm, and whose rank 0 keeps an
+average of the weights after a while; faults by ``SLA_INJECT``.
 
 Arguments: the host, number of steps.
 """
@@ -23,6 +24,7 @@ warnings.filterwarnings("ignore")
 RANK, NUM_RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 CLAUSES: dict[str, Any] = {"replica_divergence": {"every_steps": 5}}
 STEP_S = 0.02
+AVERAGE_FROM_STEP = 14
 
 
 def network() -> nn.Sequential:
@@ -35,6 +37,12 @@ class Net(pl.LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.net = network()
+        self.average = network().requires_grad_(False)
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        if RANK == 0 and self.global_step > AVERAGE_FROM_STEP:
+            for mean, now in zip(self.average.parameters(), self.net.parameters(), strict=True):
+                mean.lerp_(now.detach(), 0.1)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         time.sleep(STEP_S)

@@ -54,7 +54,8 @@ def train(options: dict[str, Any]) -> None:
     """Trains two epochs."""
     random.seed(RANK)
     np.random.seed(RANK)
-    torch.default_generator.set_state(torch.Generator().get_state())
+    # As in a new process, where it has more than 32 bits, but the same each time.
+    torch.manual_seed((1 << 40) + RANK)
     if options["how"] == "set_seed":
         set_seed(3)
     elif options["how"] == "by_rank":

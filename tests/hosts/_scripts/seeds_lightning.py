@@ -18,8 +18,6 @@ import toys
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from slav1.seeds.generators import UNSEEDED
-
 RANK, NUM_RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 DEFAULTS: dict[str, Any] = {
     "name": "run",
@@ -102,7 +100,8 @@ def seed(options: dict[str, Any]) -> None:
     else:
         random.seed(0)
         np.random.seed(0)
-        torch.manual_seed(UNSEEDED)
+        # As in a new process, where it has more than 32 bits, but the same each time.
+        torch.manual_seed((1 << 40) + RANK)
 
 
 def train(options: dict[str, Any]) -> None:

@@ -17,7 +17,9 @@ def declared(num_ranks: int, identity: str = "same") -> ReplicaSets:
     return sets
 
 
-def holds(rank: int, num_ranks: int, identity: str = "same") -> RankReplicas:
+def holds(
+    rank: int, num_ranks: int, identity: str = "same", *, is_trained: bool = True
+) -> RankReplicas:
     """What a rank says it holds; the lowest one gives the names."""
     return RankReplicas(
         rank=rank,
@@ -26,13 +28,16 @@ def holds(rank: int, num_ranks: int, identity: str = "same") -> RankReplicas:
         slots=[0, 0, 1],
         every_steps=50,
         names=NAMES if rank == 0 else [],
+        is_trained=is_trained,
     )
 
 
-def digests(rank: int, step: int, *values: int, slots: tuple[int, ...] = (0, 1)) -> RankDigests:
+def digests(
+    rank: int, step: int, *values: int, slots: tuple[int, ...] = (0, 1), identity: str = "same"
+) -> RankDigests:
     """What a rank's copies hold after a step."""
     packed = struct.pack(f"<{len(values)}Q", *values)
-    return RankDigests(rank=rank, identity="same", step=step, slots=list(slots), values=packed)
+    return RankDigests(rank=rank, identity=identity, step=step, slots=list(slots), values=packed)
 
 
 def compared(sets: ReplicaSets, *messages: RankDigests) -> list[Replicas]:
@@ -110,10 +115,38 @@ def test_ranks_with_other_tensors_are_told_and_kept_apart() -> None:
     """
     sets = declared(2)
     introduction = ReplicaSets().declare(holds(0, 3))
-    told = sets.declare(holds(1, 2, identity="other"))
+    sets.declare(holds(1, 2, identity="other"))
+    looks = [digests(0, 5, 1, 2, 3), digests(1, 5, 1, 2, 3, identity="other")]
+    (told,) = [text for one in looks for text in sets.unlike(one)]
 
     assert "every 50 steps between ranks 0, 1, 2: 2 parameters and 1 tensors" in introduction[0]
-    assert len(told) == 1
-    assert "Ranks [0] and [1] should hold copies" in told[0]
-    assert sets.declare(holds(1, 2, identity="other")) == []
-    assert compared(sets, digests(0, 5, 1, 2, 3)) == []
+    assert "Ranks [0] and [1] should hold copies" in told
+    assert [text for one in looks for text in sets.unlike(one)] == []
+    assert compared(sets, *looks) == []
+
+
+def test_ranks_that_change_what_they_hold_one_after_another_are_alike() -> None:
+    """
+    When all ranks begin to train more layers, the one that says so first is not told apart from
+    those that are about to.
+    """
+    sets, told = declared(2), []
+    for step, identity in ((5, "same"), (10, "more")):
+        for rank in range(2):
+            told += sets.declare(holds(rank, 2, identity))
+            told += sets.unlike(digests(rank, step, 1, 2, 3, identity=identity))
+
+    assert told == []
+
+
+def test_what_is_not_trained_is_compared_beside_the_rest() -> None:
+    """
+    Tensors that no optimizer updates are a set of their own between the same ranks.
+    """
+    sets = declared(2)
+    for rank in range(2):
+        assert sets.declare(holds(rank, 2, "frozen", is_trained=False)) == []
+    looks = [digests(rank, 5, 1, 2, 3, identity=i) for i in ("same", "frozen") for rank in (0, 1)]
+
+    assert [one.is_trained for one in compared(sets, *looks)] == [True, False]
+    assert [text for one in looks for text in sets.unlike(one)] == []

@@ -16,6 +16,7 @@ def looked(
     is_first: bool = False,
     is_certain: bool = True,
     slot: int = 0,
+    is_trained: bool = True,
 ) -> Replicas:
     """A look at copies: equal on all ranks, or one tensor that differs between camps."""
     differing = (Difference(parameter=name, kind=kind, slot=slot, camps=camps),) if camps else ()
@@ -29,6 +30,7 @@ def looked(
         differing=differing,
         is_first=is_first,
         is_certain=is_certain,
+        is_trained=is_trained,
     )
 
 
@@ -143,3 +145,17 @@ def test_a_new_start_knows_nothing_of_the_one_before() -> None:
     )
 
     assert [one.status for one in found_again] == [Status.NOTICE]
+
+
+def test_what_no_optimizer_updates_is_told_once_and_never_acted_on() -> None:
+    """
+    A parameter that the training itself may have changed, as an average of weights that rank 0
+    alone begins to keep, is one notice, however often it was equal before.
+    """
+    start = [looked(50 * n, is_first=n == 0, is_trained=False) for n in range(5)]
+    apart = [looked(50 * n, (1, 2), (0,), name="ema.weight", is_trained=False) for n in (5, 6, 7)]
+    (notice,) = found(*start, *apart, looked(400, is_trained=False))
+
+    assert (notice.status, notice.is_actionable) == (Status.NOTICE, False)
+    assert "Rank 0 holds other bits of ema.weight" in notice.message
+    assert "No optimizer updates them" in notice.message

@@ -36,6 +36,7 @@ def test_deepspeed_keeps_copies_of_the_weights_up_to_stage_2(monkeypatch: Any) -
 
     assert [one.name for one in second.copies] == ["weight", "bias"]
     assert third.copies == []
+    assert all(one.is_trained for one in second.copies)
     assert third.left_out == ["ZeRO stage 3 keeps no copy of a parameter"]
 
 
@@ -59,3 +60,24 @@ def test_what_is_known_is_current_until_an_optimizer_keeps_something_else(
 
     optimizer.load_state_dict(optimizer.state_dict())
     assert not after.is_current()
+
+
+def test_what_no_optimizer_updates_is_told_apart(monkeypatch: Any) -> None:
+    """
+    A frozen parameter, and one that no optimizer was given, may be changed by anybody.
+    """
+    monkeypatch.setattr(
+        "slav1.replicas.find._ranks_by_wrapper",
+        lambda model, found: {id(one): (0, 1) for one in model.parameters()},
+    )
+    model = nn.ModuleDict({name: nn.Linear(2, 2, bias=False) for name in ("net", "ema", "out")})
+    model["ema"].requires_grad_(False)
+    optimizer = torch.optim.SGD([*model["net"].parameters(), *model["ema"].parameters()])
+
+    found = find_copies([model], [optimizer])
+
+    assert {one.name: one.is_trained for one in found.copies} == {
+        "net.weight": True,
+        "ema.weight": False,
+        "out.weight": False,
+    }

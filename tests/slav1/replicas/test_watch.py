@@ -43,10 +43,17 @@ class Training:
     def __init__(self, sizes: tuple[int, ...] = (6, 10), **found: Any) -> None:
         self.tensors = [torch.zeros(size) for size in sizes]
         self.found = found
+        self.untrained: tuple[int, ...] = ()
 
     def find(self) -> Found:
         copies = [
-            Copy(name=f"p{number}", kind="parameter", ranks=(0, 1), tensor=tensor)
+            Copy(
+                name=f"p{number}",
+                kind="parameter",
+                ranks=(0, 1),
+                tensor=tensor,
+                is_trained=number not in self.untrained,
+            )
             for number, tensor in enumerate(self.tensors)
         ]
         return Found(copies=copies, **self.found)
@@ -229,3 +236,37 @@ def test_off_or_alone_costs_a_comparison() -> None:
         watch.begin(-1)
 
         assert watch.due_step == math.inf
+
+
+def test_steps_that_are_counted_by_two_are_looked_at_too() -> None:
+    """
+    With two optimizers a host counts two steps a batch: a turn that falls between is not missed.
+    """
+    session = FakeSession()
+    watch = ReplicaWatch(session, Training().find)
+    watch.begin(-1)
+    for step in range(1, 18, 2):
+        if step >= watch.due_step:
+            watch.look(step)
+
+    assert [one.step for one in session.digests()] == [1, 5, 9, 13, 17]
+
+
+def test_tensors_that_come_back_are_said_again() -> None:
+    """
+    What is compared after layers were thawed and frozen again is said once more, since the
+    coordinator has forgotten the set from before.
+    """
+    session, training = FakeSession(), Training()
+    watch = ReplicaWatch(session, training.find)
+    watch.begin(-1)
+    for first, untrained in ((0, (1,)), (4, ()), (8, (1,))):
+        training.untrained = untrained
+        watch.forget()
+        train(watch, first, 4)
+
+    said = [one for one in session.said if isinstance(one, Copies) and one.is_trained]
+    assert [len(one.slots) for one in said] == [1, 2, 1]
+    assert said[0].identity == said[2].identity != said[1].identity
+    apart = [one for one in session.said if isinstance(one, Copies) and not one.is_trained]
+    assert [one.is_certain for one in apart] == [False]

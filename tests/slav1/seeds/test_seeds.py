@@ -1,6 +1,8 @@
 """The seed contract of one rank, among ranks that are threads."""
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -120,7 +122,8 @@ def test_a_later_start_of_a_run_has_its_seed(tmp_path):
         return seeds.choice
 
     try:
-        torch.default_generator.manual_seed(67280421310721)
+        # As in a new process.
+        torch.seed()
         assert script_seed() is None
         first, second = run_ranks(work, 2), run_ranks(work, 2)
         torch.manual_seed(11)
@@ -170,3 +173,16 @@ def test_generators_are_touched_only_where_somebody_asked(source, script, is_alo
         assert (digests(take()) != digests(kept)) == is_changed
     finally:
         put_back(kept)
+
+
+def test_a_new_process_has_no_seed_of_its_script():
+    """
+    What torch begins with is no seed that somebody has set; what a script sets is.
+    """
+    text = (
+        "import torch; from slav1.seeds import script_seed; print(script_seed());"
+        "torch.manual_seed(7); print(script_seed())"
+    )
+    said = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+
+    assert said.stdout.split() == ["None", "7"]
