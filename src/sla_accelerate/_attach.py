@@ -16,8 +16,10 @@ def attach(
     accelerator: Any,
     contract: str | Contract | None = None,
     run_dir: str | None = None,
+    *,
     on_stop: str = "raise",
-    skip_bad_batches: bool = True,  # noqa: FBT002 - the same arguments as SLAAccelerator
+    skip_bad_batches: bool = True,
+    log_figures: bool = False,
 ) -> Any:
     """Collective. Makes an :class:`SLAAccelerator` of an ``Accelerator`` that exists.
 
@@ -34,6 +36,7 @@ def attach(
         run_dir: The same.
         on_stop: The same.
         skip_bad_batches: The same.
+        log_figures: The same.
 
     Returns:
         The accelerator.
@@ -53,7 +56,13 @@ def attach(
         raise TypeError(
             f"attach needs an accelerate.Accelerator, got {type(accelerator).__name__}."
         )
-    wishes = wish(contract, run_dir, on_stop=on_stop, skips_bad_batches=skip_bad_batches)
+    wishes = wish(
+        contract,
+        run_dir,
+        on_stop=on_stop,
+        skip_bad_batches=skip_bad_batches,
+        log_figures=log_figures,
+    )
     if isinstance(accelerator, SLAAccelerator):
         accelerator._sla_wish_again(wishes)  # noqa: SLF001 - of this package
     else:
@@ -69,8 +78,7 @@ def attach_unasked(accelerator: Any, launcher: Mapping[str, str]) -> None:
         launcher: What the launcher said.
     """
     if not isinstance(accelerator, SLAAccelerator):
-        wishes = wish(None, None, on_stop="raise", skips_bad_batches=True)
-        _attach(accelerator, wishes._replace(is_unasked=True), launcher)
+        _attach(accelerator, wish()._replace(is_unasked=True), launcher)
 
 
 def _attach(accelerator: Any, wishes: Wishes, launcher: Mapping[str, str]) -> None:

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from sla_accelerate import _runs
 from sla_accelerate._compat import watch_fetches
+from sla_accelerate._figures import LoopFigures
 from sla_accelerate._position import Positions
 from sla_accelerate._restore import Restorer
 from sla_accelerate._saver import Saver
@@ -110,17 +111,24 @@ class JoiningAccelerator(ToldAccelerator):
         watch.gradients.are_whole = is_replicated(self)
         watch.gradients.has_scaler = has_scaler(self)
         if is_new:
-            held = ref(self)
-            watch.seeds = LoopSeeds(
-                watch.session,
-                choice=self._sla_seed,
-                find_weights=lambda: _replicas_of(held()),
-                faults=watch.faults,
-            )
+            self._sla_open(watch)
         if not has_joined:
             for item in self._sla_objects:
                 watch.prepared.add(item)
         return watch
+
+    def _sla_open(self, watch: LoopWatch) -> None:
+        """The run has just begun."""
+        held = ref(self)
+        watch.starts_within(self._sla_positions.num_in_open_passes)
+        watch.seeds = LoopSeeds(
+            watch.session,
+            choice=self._sla_seed,
+            find_weights=lambda: _replicas_of(held()),
+            faults=watch.faults,
+        )
+        if self._sla_wishes.logs_figures and self.is_main_process:
+            watch.figures = LoopFigures(watch.recorder)
 
     def _sla_watch(self) -> LoopWatch:
         """The run that the step in hand belongs to; begins it if this is the first one."""

@@ -65,6 +65,11 @@ class Positions:
         """Whether the loop gets what it trains with from a prepared loader."""
         return any(track.is_training for _, track in self._tracked())
 
+    @property
+    def num_in_open_passes(self) -> int:
+        """Batches that were handed out in passes that are not over."""
+        return sum(track.num_handed for _, track in self._tracked() if track.is_open)
+
     def note_step(self, step: int) -> None:
         """A training step has ended."""
         self._steps.append((step, tuple(_place(track) for _, track in self._tracked())))

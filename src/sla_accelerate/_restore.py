@@ -84,7 +84,8 @@ class Restorer:
         self._accelerator = accelerator
         self._load = load
         self._held = held
-        self._num_custom = num_custom
+        self.num_registered = num_custom
+        """Returns how many objects of the user's are registered for checkpointing."""
 
     def load(
         self,
@@ -133,9 +134,10 @@ class Restorer:
     def _look(self, path: Path, rank: int, *, has_noise: bool) -> str:
         """What would make the host fail after it has loaded half of the state; '' for nothing."""
         found = sum(1 for file in path.iterdir() if _CUSTOM.fullmatch(file.name))
-        if found != self._num_custom():
+        num_registered = self.num_registered()
+        if found != num_registered:
             return (
-                f"it holds {found} objects of register_for_checkpointing and {self._num_custom()} "
+                f"it holds {found} objects of register_for_checkpointing and {num_registered} "
                 "are registered; register the same ones as when it was saved"
             )
         noise = path / f"random_states_{rank}.pkl"

@@ -23,12 +23,20 @@ class Wishes(NamedTuple):
     skips_bad_batches: bool
     """Whether a rollback leaves out the batches of the bad steps."""
 
+    logs_figures: bool
+    """Whether the user's trackers are given the contract's figures."""
+
     is_unasked: bool = False
     """Whether the script has said nothing: what it says later on wins."""
 
 
 def wish(
-    contract: str | Contract | None, run_dir: str | None, *, on_stop: str, skips_bad_batches: bool
+    contract: str | Contract | None = None,
+    run_dir: str | None = None,
+    *,
+    on_stop: str = "raise",
+    skip_bad_batches: bool = True,
+    log_figures: bool = False,
 ) -> Wishes:
     """Finds what is not said, and checks what is; arguments as for the accelerator.
 
@@ -36,7 +44,7 @@ def wish(
         ValueError: If ``on_stop`` is no such word, or the contract can't be used.
     """
     stop = check_on_stop(on_stop)
-    return Wishes(resolve(contract, run_dir, os.environ), stop, skips_bad_batches)
+    return Wishes(resolve(contract, run_dir, os.environ), stop, skip_bad_batches, log_figures)
 
 
 def listen() -> dict[str, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from accelerate.utils import DummyOptim  # type: ignore[import-untyped]
-from torch import Tensor
+from torch import Tensor, tensor
 from torch.optim import Optimizer
 
 from sla_accelerate import _runs
@@ -48,6 +48,7 @@ class SLAAccelerator(JoiningAccelerator):
         run_dir: str | None = None,
         on_stop: str = "raise",
         skip_bad_batches: bool = True,
+        log_figures: bool = False,
         **kwargs: Any,
     ) -> None:
         """Stores the settings; nothing is started before the first ``prepare``.
@@ -63,12 +64,22 @@ class SLAAccelerator(JoiningAccelerator):
                 each step.
             skip_bad_batches: Whether a rollback leaves out the batches of the bad steps;
                 otherwise they are tried again.
+            log_figures: Whether what :meth:`log` is given goes to the trackers with the
+                contract's own figures: times of the newest step, 99 % of the waits for
+                sync, noise of the loss, growth of memory and share of useful time, all of
+                the main process, as ``sla/...``.
             kwargs: As for ``accelerate.Accelerator``.
 
         Raises:
             ValueError: If ``on_stop`` is neither, or the contract can't be used.
         """
-        wishes = wish(contract, run_dir, on_stop=on_stop, skips_bad_batches=skip_bad_batches)
+        wishes = wish(
+            contract,
+            run_dir,
+            on_stop=on_stop,
+            skip_bad_batches=skip_bad_batches,
+            log_figures=log_figures,
+        )
         launcher = listen()
         super().__init__(*args, **kwargs)
         self._sla_set_up(wishes, launcher)
@@ -97,6 +108,31 @@ class SLAAccelerator(JoiningAccelerator):
         the loop it goes back with a rollback, and on after a resume."""
         watch = _runs.current() or _runs.stopped()
         return -1 if watch is None else watch.step
+
+    def sla_step(self, loss: Any) -> None:
+        """Collective. Says that one optimizer step is over, where it can't be seen.
+
+        For a loop that steps an optimizer which was not prepared, or an engine of its own. All
+        ranks call it, once after each update. Where a prepared optimizer has ended the
+        step since the last call it changes nothing, so it may stand in any loop. What is
+        known of the step is the loss, its time and, with a prepared loader, its batch: an
+        update can't be left out, and its gradient is not looked at.
+
+        Args:
+            loss: Mean loss of the step: a number, or a tensor with one element. Not looked at
+                if :meth:`backward` was given some.
+
+        Raises:
+            ValueError: If it is more than one number.
+            TrainingStoppedError: At the end of the step at which the contract stops training.
+        """
+        value = loss if isinstance(loss, Tensor) else tensor(float(loss))
+        if value.numel() != 1:
+            raise ValueError(
+                f"sla_step needs the mean loss of the step, got a tensor of shape "
+                f"{tuple(value.shape)}."
+            )
+        self._sla_watch().end_own_step(value)
 
     def sla_epochs(self, num_epochs: int) -> Iterator[int]:
         """What to loop over instead of ``range(num_epochs)``.
@@ -220,6 +256,13 @@ class SLAAccelerator(JoiningAccelerator):
         watch.replicas.forget()
         with watch.aside(Phase.CHECKPOINT):
             return self._sla_checkpoints.load(watch, input_dir, load_kwargs=load_kwargs, **kwargs)
+
+    def log(self, values: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        """As the host's; with ``log_figures`` the contract's figures come along."""
+        watch = _runs.current()
+        if watch is not None and watch.figures is not None and self.is_main_process:
+            values = {**watch.figures.read(), **values}
+        super().log(values, *args, **kwargs)
 
     def free_memory(self, *objects: Any) -> Any:
         """As the host's; the contract lets go of them too."""

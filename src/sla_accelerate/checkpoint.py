@@ -197,9 +197,15 @@ class Checkpoints:
         again.
 
         Raises:
-            NoWayBackError: If the run has no checkpoint yet.
+            NoWayBackError: If the run has no checkpoint yet, or if not all of the state
+                would go back.
             CheckpointError: On all ranks, if none can be used.
         """
+        if watch.updates_are_told and self._restorer.num_registered() == 0:
+            raise NoWayBackError(
+                "what makes its updates is neither prepared nor registered "
+                "(register_for_checkpointing), so it can't be set back."
+            )
         alarm = watch.step if decision.alarm_step is None else decision.alarm_step
         onset = alarm if decision.onset_step is None else decision.onset_step
         # Where it began and not where it was found: its batches are good.

@@ -1,28 +1,26 @@
 """From the host to the recorder: phases, losses and step boundaries of one loop."""
 
 import contextlib
-import math
 from collections.abc import Iterator
 from time import monotonic_ns
 from typing import Any
 
-from torch import Tensor, is_grad_enabled
+from torch import is_grad_enabled
 from torch.optim import Optimizer
 
+from sla_accelerate._figures import LoopFigures
 from sla_accelerate._gradients import LoopGradients
 from sla_accelerate._inject import FaultPoints
 from sla_accelerate._pace import Pace
 from sla_accelerate._position import Positions
 from sla_accelerate._prepared import Prepared
 from sla_accelerate._seeds import LoopSeeds
+from sla_accelerate._step_in_hand import StepInHand
 from sla_accelerate.actions import OnStop, Orders, TrainingStoppedError
 from slav1.phase import Phase
-from slav1.recorder import layout
 from slav1.replicas import ReplicaWatch
 from slav1.session import Session
 from slav1.testing import Faults
-from slav1.torch_memory import DeviceMemory
-from slav1.torch_signals import WARMUP_STEPS, LossReader, non_finite_flags
 
 _DATA, _FORWARD, _BACKWARD = int(Phase.DATA), int(Phase.FORWARD), int(Phase.BACKWARD)
 _OPTIMIZER, _BETWEEN, _EVALUATION = int(Phase.OPTIMIZER), int(Phase.BETWEEN), int(Phase.EVALUATION)
@@ -65,22 +63,26 @@ class LoopWatch:
         """Whether nothing is recorded any more."""
         self.num_steps = 0
         """Steps this process has made."""
+        self.figures: LoopFigures | None = None
+        """Sums up what the user's trackers are given; None if they are given nothing."""
         self.positions: Positions | None = None
         """Where the loaders are; None if nobody needs to know."""
         self.seeds: LoopSeeds | None = None
         """What is done about random numbers; None if nobody looks at them."""
         self.orders = Orders(on_stop)
         """What the contract has told this training to do."""
+        self.updates_are_told = False
+        """Whether steps were told of by the loop because no optimizer is known."""
         self.are_batches_uneven = False
         """Whether ranks may have different numbers of batches on purpose."""
-        self._keeps_batch = keeps_batch
         self.faults = faults
         """What is planned to go wrong on this rank."""
         self._faults = None if faults is None else FaultPoints(faults, self.prepared)
         self.gradients = LoopGradients(session)
         """Looks at gradients before each update."""
-        self._losses = LossReader(session.recorder, self.gradients.watch.heard)
-        self._memory = DeviceMemory(session.recorder)
+        self._in_hand = StepInHand(
+            session.recorder, self.gradients, self.prepared, keeps_batch=keeps_batch
+        )
         self._pace = Pace()
         self._pinned: int | None = None
         self._is_aside = True
@@ -88,10 +90,13 @@ class LoopWatch:
         """Whether the batch that was asked for last is one to train with."""
         self._is_mode_telling = True
         self._rest = _FORWARD
-        self._num_batches = 0
-        self._batch: Any = None
-        self._flags = 0
+        self._num_told = 0
         self._is_synced = False
+
+    def starts_within(self, num_batches: int) -> None:
+        """The loop has got this many batches before anybody could tell that it trains."""
+        for _ in range(num_batches):
+            self._in_hand.count_batch()
 
     def begin_pass(self, loader: Any, epoch: int) -> None:
         """A pass begins; nothing is drawn yet. Takes the loader underneath."""
@@ -105,7 +110,7 @@ class LoopWatch:
 
     def begin_fetch(self, loader: Any) -> bool:
         """A batch is asked for; returns whether there is one."""
-        self._batch = None
+        self._in_hand.forget_batch()
         self.is_training_fetch = self._pinned is None and self._is_training()
         if not self.is_training_fetch:
             self._step_aside(_EVALUATION)
@@ -127,18 +132,16 @@ class LoopWatch:
         if not self.is_training_fetch:
             self._step_aside(_EVALUATION)
             return batch
-        self._num_batches += 1
-        self.recorder.count_batch()
+        self._in_hand.count_batch()
         self.recorder.enter(_FORWARD)
         if self._faults is not None:
             batch = self._faults.at_forward(self.step + 1, batch)
-        if self._keeps_batch:
-            self._batch = batch
+        self._in_hand.keep_batch(batch)
         return batch
 
     def end_epoch(self) -> None:
         """There is no further batch."""
-        self._batch = None
+        self._in_hand.forget_batch()
         self.recorder.count_epoch()
         self.tell_workers()
         self._step_aside(_EVALUATION)
@@ -153,7 +156,7 @@ class LoopWatch:
             self._is_mode_telling = False
         if self._faults is not None:
             loss = self._faults.loss(self.step + 1, loss)
-        self._take_in(loss)
+        self._in_hand.take_in(loss)
         self._is_synced = self.prepared.syncs_gradients()
         if self._is_aside:
             self._go_on(_BACKWARD)
@@ -217,6 +220,23 @@ class LoopWatch:
             self.recorder.enter(self._rest)
             self._end_step()
 
+    def end_own_step(self, loss: Any) -> None:
+        """The loop says that a step is over; one that was seen to end does not end again."""
+        was_seen = self.num_steps != self._num_told
+        self._num_told = self.num_steps
+        if was_seen or self._pinned is not None:
+            return
+        if self._is_aside:
+            self._go_on(_FORWARD)
+        if not self._in_hand.has_loss:
+            if self._faults is not None:
+                loss = self._faults.loss(self.step + 1, loss)
+            self._in_hand.take_in(loss)
+        self.updates_are_told |= self.prepared.num_optimizers == 0
+        self.recorder.enter(self._rest)
+        self._num_told += 1
+        self._end_step()
+
     def note_progress(self) -> None:
         """The loop called the accelerator, so it is not stuck."""
         is_between = self._pinned is None and not self._is_aside
@@ -269,14 +289,14 @@ class LoopWatch:
 
     def drain(self) -> None:
         """Waits for what is still on its way from a device."""
-        self._losses.drain()
+        self._in_hand.drain()
 
     def go_back(self, step: int, detectors: Any) -> None:
         """The state is that of the end of ``step`` again; arguments as for :meth:`resume`."""
         self.drain()
         self.step = step
         self.replicas.begin(step)
-        self._flags = 0
+        self._in_hand.forget()
         self.orders.is_back(self, step, detectors)
 
     def forget_objects(self) -> None:
@@ -285,7 +305,7 @@ class LoopWatch:
         self.prepared.remove()
         self.replicas.begin(self.step)
         self._pace = Pace()
-        self._batch = None
+        self._in_hand.forget_batch()
 
     @property
     def stopped_at(self) -> int | None:
@@ -312,32 +332,13 @@ class LoopWatch:
         self.forget_objects()
         self.session.leave(reason)
 
-    def _take_in(self, loss: Any) -> None:
-        """Takes in the loss of one backward; looks for what is not finite while it can
-        be told apart."""
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            return
-        if loss.is_cuda:
-            self._losses.add(loss.detach().reshape(()))
-            return
-        # Of the devices only CUDA tells when a copy has arrived; any other is waited for.
-        value = loss.item()
-        self._losses.add(value)
-        if not math.isfinite(value):
-            self._flags |= non_finite_flags(self._batch, self.prepared.parameters())
-
     def _end_step(self) -> None:
         self.step += 1
-        flags, self._flags, self._batch = self._flags, 0, None
-        if self.num_steps < WARMUP_STEPS:
-            flags |= layout.IS_WARMUP
+        num_before = self.num_steps
         self.num_steps += 1
         if self.positions is not None:
             self.positions.note_step(self.step)
-        # Accelerate is given the loss undivided, so the mean needs no scale.
-        self._memory.read(self.step)
-        batch, gradient = self._num_batches - 1, self.gradients.watch.take()
-        self._losses.end_step(self.step, scale=1, batch=batch, flags=flags, gradient=gradient)
+        self._in_hand.end(self.step, num_before=num_before)
         if self.step >= self.replicas.due_step:
             self.replicas.look(self.step)
         if self._faults is not None:

@@ -50,14 +50,9 @@ class StepMetrics:
         sample = self._recorder.last_sample()
         if sample is None:
             return
-        times_s = {
-            "sla/step_time_s": sample.step_time_s,
-            "sla/data_time_s": sample.data_s,
-            "sla/self_time_s": sample.self_time_s,
-            "sla/sync_time_s": sample.sync_s,
-        }
-        known = {name: seconds for name, seconds in times_s.items() if seconds is not None}
+        figures = sample.times_s()
         if self._figures is not None:
-            known |= {f"sla/{name}": value for name, value in self._figures().items()}
+            figures |= self._figures()
+        known = {f"sla/{name}": value for name, value in figures.items()}
         for logger in self._trainer.loggers:
             logger.log_metrics(known, step=_compat.log_step(self._trainer))

@@ -71,6 +71,16 @@ class Sample:
     is_update_left_out: bool = False
     """Whether the weights kept their values because the gradient was not finite."""
 
+    def times_s(self) -> dict[str, float]:
+        """Those of its times that are known, by the names that people are shown; in seconds."""
+        times_s = {
+            "step_time_s": self.step_time_s,
+            "data_time_s": self.data_s,
+            "self_time_s": self.self_time_s,
+            "sync_time_s": self.sync_s,
+        }
+        return {name: seconds for name, seconds in times_s.items() if seconds is not None}
+
     @property
     def self_time_s(self) -> float | None:
         """Time this rank worked on its own in the step, in seconds; None if unknown."""
