@@ -1,7 +1,7 @@
 """What all that is done on a GPU costs a step of some milliseconds there, as Markdown.
 
     python benchmarks/gpu_step.py
-    python benchmarks/gpu_step.py --layers 6 --step-ms 18 --rounds 1000
+    python benchmarks/gpu_step.py --layers 2 --step-ms 18 --rounds 1000
 
 A network of transformer-like blocks trains in mixed precision under a fused AdamW; the batch is
 made as large as it takes for a step to last as long as asked for. With and without take turns
@@ -227,8 +227,8 @@ def report(took_ms: dict[str, list[float]], host_us: dict[str, list[float]]) -> 
 def main() -> None:
     """Prints the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--layers", type=int, default=22)
-    parser.add_argument("--width", type=int, default=1536)
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--width", type=int, default=2560)
     parser.add_argument("--step-ms", type=float, default=18.0)
     parser.add_argument("--rounds", type=int, default=800, help="steps of each way")
     given = parser.parse_args()

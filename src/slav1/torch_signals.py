@@ -92,7 +92,9 @@ class LossReader:
         """
         total, self._sum = self._sum, None
         num, self._num_micro_batches = self._num_micro_batches, 0
-        loss = None if total is None else total * (scale / num)
+        loss = total
+        if total is not None and scale != num:
+            loss = total * (scale / num)
         values = [loss, *gradient[:3]]
         late = {i: x for i, x in enumerate(values) if isinstance(x, Tensor)}
         recorder = self._recorder
@@ -154,8 +156,11 @@ class _Late(NamedTuple):
 
 
 def _copy_to_host(values: list[Tensor]) -> tuple[Tensor, Any]:
-    copy = torch.empty(len(values), dtype=torch.float64, pin_memory=True)
-    together = torch.stack([value.to(torch.float64).reshape(()) for value in values])
+    kinds = {value.dtype for value in values}
+    # Each conversion is a launch of its own, and there seldom is anything to convert.
+    kind = kinds.pop() if len(kinds) == 1 else torch.float64
+    together = torch.stack([value.to(kind).reshape(()) for value in values])
+    copy = torch.empty(len(values), dtype=kind, pin_memory=True)
     copy.copy_(together, non_blocking=True)
     arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
     arrival.record()

@@ -42,7 +42,7 @@ def _filled(shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
 def _layouts(kind: torch.dtype) -> dict[str, torch.Tensor]:
     return {
         "small": _filled((33,), kind),
-        "read in place": _filled((70, 1410), kind),
+        "read in place": _filled((600, 1410), kind),
         "turned round": _filled((64, 50), kind).t(),
         "with gaps": _filled((64, 50), kind)[::2, 1::3],
         "askew": _filled((5001,), kind)[1:],

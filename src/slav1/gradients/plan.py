@@ -11,17 +11,20 @@ from torch.optim import LBFGS, Optimizer
 
 from slav1.gradients.readings import norm_dtype
 
-BUDGET_US = 30.0
-"""What reading norms may cost on processors, in microseconds a step."""
+BUDGET_US = {"cpu": 30.0, "cuda": 10.0}
+"""What reading norms may cost by kind of device, in microseconds a step there."""
 
 # What a norm was measured to cost on a processor: a call, a tensor, an element.
 _CALL_US, _TENSOR_US, _ELEMENT_US = 10.0, 2.0, 1 / 2000
-# Gradients that are looked at for NaN in a step in which not all are, and their size.
-_NUM_PROBES = 4
+# The same on a device: all launches together, and bytes that it reads in a microsecond.
+_LAUNCHES_US, _BYTES_A_US = 20.0, 3e6
+# Gradients that are looked at for NaN in a step in which not all are, and their size. On a
+# device two launches read dozens of them.
+_NUM_PROBES = {"cpu": 4, "cuda": 32}
 _PROBE_ELEMENTS = 4096
-# Gradients of which zeros are counted: elements on processors and on devices.
+# Gradients of which zeros are counted, and how many elements of all.
 _NUM_COUNTED = 32
-_COUNTED_ELEMENTS = {"cpu": 1 << 17, "cuda": 1 << 28}
+_COUNTED_ELEMENTS = {"cpu": 1 << 17, "cuda": 1 << 24}
 
 
 class Plan(NamedTuple):
@@ -40,6 +43,8 @@ class Plan(NamedTuple):
     """Parameters whose gradients are looked at in every step."""
     counted: list[Tensor]
     """Parameters of whose gradients the zeros are counted."""
+    part_elements: int
+    """Most elements of each in which they are."""
     dtype: torch.dtype | None
     """In which type norms are computed; None for that of the gradients."""
     is_fused: bool
@@ -71,15 +76,17 @@ def plan_for(optimizer: Any, *, norm_every: int) -> Plan | str:
     if len(devices) > 1 or any(device.type not in _COUNTED_ELEMENTS for device in devices):
         return f"they lie on {', '.join(sorted(map(str, devices)))}"
     kind = next(iter(devices)).type if devices else "cpu"
-    every = norm_every or (_affordable(parameters) if kind == "cpu" else 1)
+    counted = _spread(parameters, _NUM_COUNTED)
+    every = norm_every or math.ceil(_cost_us(parameters, kind) / BUDGET_US[kind])
     return Plan(
         optimizer=ref(optimizer),
         parameters=parameters,
         num_given=num_given(optimizer),
         is_on_host=kind == "cpu",
         every=every,
-        probes=_probes(parameters),
-        counted=_counted(parameters, _COUNTED_ELEMENTS[kind]),
+        probes=_probes(parameters, _NUM_PROBES[kind]),
+        counted=counted,
+        part_elements=_COUNTED_ELEMENTS[kind] // max(1, len(counted)),
         dtype=norm_dtype(parameters),
         is_fused=all(group.get("fused") for group in optimizer.param_groups),
     )
@@ -95,28 +102,21 @@ def num_given(optimizer: Any) -> int:
     return sum([len(group["params"]) for group in optimizer.param_groups])
 
 
-def _affordable(parameters: Sequence[Tensor]) -> int:
+def _cost_us(parameters: Sequence[Tensor], kind: str) -> float:
+    """What one norm is reckoned to cost."""
+    if kind != "cpu":
+        num_bytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+        return _LAUNCHES_US + num_bytes / _BYTES_A_US
     num_elements = sum(parameter.numel() for parameter in parameters)
-    cost_us = _CALL_US + _TENSOR_US * len(parameters) + _ELEMENT_US * num_elements
-    return math.ceil(cost_us / BUDGET_US)
+    return _CALL_US + _TENSOR_US * len(parameters) + _ELEMENT_US * num_elements
 
 
-def _probes(parameters: list[Tensor]) -> list[Tensor]:
+def _probes(parameters: list[Tensor], num: int) -> list[Tensor]:
     """A few small ones, spread over the model, its two ends among them."""
     small = [one for one in parameters if one.numel() <= _PROBE_ELEMENTS]
     if not small:
         return sorted(parameters, key=lambda one: one.numel())[:2]
-    return _spread(small, _NUM_PROBES)
-
-
-def _counted(parameters: list[Tensor], num_elements: int) -> list[Tensor]:
-    """Some of them, spread over the model, as many as there is room for."""
-    chosen, left = [], num_elements
-    for parameter in _spread(parameters, _NUM_COUNTED):
-        if parameter.numel() <= left:
-            chosen.append(parameter)
-            left -= parameter.numel()
-    return chosen
+    return _spread(small, num)
 
 
 def _spread(parameters: list[Tensor], num: int) -> list[Tensor]:

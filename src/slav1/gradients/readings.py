@@ -1,5 +1,6 @@
 """What is read from gradients, and how they are set to zero, on the device they lie on."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -46,8 +47,43 @@ def zero_share(gradients: Sequence[Tensor]) -> Tensor:
         gradients: At least one; dense, on one device.
     """
     num_elements = sum(gradient.numel() for gradient in gradients)
-    counts = [torch.count_nonzero(gradient) for gradient in gradients]
+    if gradients[0].device.type == "cpu":
+        counts = [torch.count_nonzero(gradient) for gradient in gradients]
+    else:
+        # What is not 0 has a sign, and lists take a launch or two where each tensor takes three.
+        signs = torch._foreach_sign(list(gradients))  # noqa: SLF001 - as for norms
+        counts = list(torch._foreach_norm(signs, 1.0, norm_dtype(signs)))  # noqa: SLF001 - same
     return 1.0 - torch.stack(counts).sum().to(torch.float32) / max(1, num_elements)
+
+
+def part_of(gradient: Tensor, num_elements: int) -> Tensor:
+    """At most so many elements from the middle of a gradient, without a copy; of one that does
+    not lie in order rows of it, at least one."""
+    if gradient.is_contiguous():
+        flat = gradient.view(-1)
+        start = max(0, (len(flat) - num_elements) // 2)
+        return flat[start : start + num_elements]
+    rows = max(1, num_elements * len(gradient) // gradient.numel())
+    start = max(0, (len(gradient) - rows) // 2)
+    return gradient[start : start + rows]
+
+
+def largest(gradients: Sequence[Tensor], dtype: torch.dtype | None) -> Tensor:
+    """The largest magnitude in some small gradients, NaN if there is one; shape ``()``.
+
+    Args:
+        gradients: At least one; dense, floating point, on one device.
+        dtype: As for :func:`total_norm`.
+    """
+    together = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    found: Tensor = torch.linalg.vector_norm(together, math.inf, dtype=dtype)
+    return found
+
+
+def flag_unless_finite(norm: Tensor) -> Tensor:
+    """1.0 if a norm is not finite, else 0.0; shape ``()``, float32, where the norm lies."""
+    # Two launches, where asking whether it is finite takes six.
+    return (norm - norm).ne_(0.0).to(torch.float32)
 
 
 def keep_or_zero(gradients: Sequence[Tensor], is_bad: Tensor) -> None:

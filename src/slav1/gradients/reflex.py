@@ -7,7 +7,12 @@ import torch
 from torch import Tensor
 
 from slav1.gradients.plan import Plan, gradients_of
-from slav1.gradients.readings import can_be_zeroed, keep_or_zero
+from slav1.gradients.readings import (
+    can_be_zeroed,
+    flag_unless_finite,
+    keep_or_zero,
+    largest,
+)
 
 
 class Reflex:
@@ -26,17 +31,20 @@ class Reflex:
 
         Args:
             plan: What is looked at.
-            gradients: All of them; on processors they are not needed.
-            norm: Theirs; None if not all were read, which happens on processors only.
+            gradients: All of them; needed on a device only, and only if the update is not fused.
+            norm: Theirs; None if not all were read: then a few small ones are looked at.
 
         Returns:
             Whether it is left out; on a device 1.0 or 0.0.
         """
         if plan.is_on_host:
             return _taken_away(plan, norm)
+        if norm is None:
+            probes = gradients_of(plan.probes)
+            norm = largest(probes, plan.dtype) if probes else None
         if not isinstance(norm, Tensor):
             return False
-        is_bad = torch.logical_not(torch.isfinite(norm)).to(torch.float32)
+        is_bad = flag_unless_finite(norm)
         optimizer = plan.optimizer()
         if plan.is_fused and optimizer is not None:
             if all(optimizer is not one for one in self._told):

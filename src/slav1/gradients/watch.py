@@ -13,7 +13,7 @@ from slav1.contract import Contract, Mode
 from slav1.contract.settings import GradientSettings
 from slav1.gradients.clipping import Shortener
 from slav1.gradients.plan import Plan, gradients_of, num_given, plan_for
-from slav1.gradients.readings import total_norm, zero_share
+from slav1.gradients.readings import part_of, total_norm, zero_share
 from slav1.gradients.reflex import Reflex
 from slav1.gradients.restraint import DecayedRates, Restraint
 from slav1.torch_signals import NOTHING_READ, Readings
@@ -226,15 +226,15 @@ class GradientWatch:
         max_norm = self._restraint.max_norm if self._restraint.num_steps_left else 0.0
         is_clipping = self._shortener.is_adaptive or max_norm > 0.0
         is_due = (settings.norm or has_reflex) and step % plan.every == 0
-        is_needed = is_clipping or (has_reflex and not plan.is_on_host)
-        norm, is_unknown = known_norm, known_norm is None
-        gradients = gradients_of(plan.parameters) if is_needed or (is_due and is_unknown) else []
-        if is_unknown and gradients:
-            norm = total_norm(gradients, plan.dtype)
+        is_read = known_norm is None and (is_due or is_clipping)
+        is_zeroed = has_reflex and not (plan.is_on_host or plan.is_fused)
+        are_needed = is_read or is_clipping or is_zeroed
+        gradients = gradients_of(plan.parameters) if are_needed else []
+        norm = total_norm(gradients, plan.dtype) if is_read and gradients else known_norm
         share = None
         if settings.zero_share_every and step % settings.zero_share_every == 0:
-            counted = gradients_of(plan.counted)
-            share = zero_share(counted) if counted else None
+            parts = [part_of(one, plan.part_elements) for one in gradients_of(plan.counted)]
+            share = zero_share(parts) if parts else None
         norm, share = _on_host_if_cheap(norm), _on_host_if_cheap(share)
         if is_clipping and gradients:
             self._shortener.shorten(gradients, norm, max_norm)

@@ -26,7 +26,7 @@ _Kind: TypeAlias = tuple[tuple[int, ...], bool]
 SLOT_BYTES = {"cpu": 8 << 20}
 """Most that is looked at in one step, in bytes, by kind of device."""
 
-_ELSEWHERE_SLOT_BYTES = 256 << 20
+_ELSEWHERE_SLOT_BYTES = 1 << 30
 _MAX_LATE = 64
 
 

@@ -8,7 +8,7 @@ import torch
 
 from slav1.gradients.clipping import ClipStats, adapted
 from slav1.gradients.plan import Plan, gradients_of, plan_for
-from slav1.gradients.readings import keep_or_zero, total_norm
+from slav1.gradients.readings import flag_unless_finite, keep_or_zero, part_of, total_norm
 from slav1.gradients.reflex import Reflex
 
 
@@ -86,6 +86,52 @@ def test_bits_are_kept_or_all_zero(kind: torch.dtype) -> None:
     assert torch.equal(kept.view(torch.uint8), before.view(torch.uint8))
     assert zeroed.tolist() == [0.0] * len(values)
     assert not zeroed.signbit().any()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_few_gradients_tell_if_not_all_are_read(bad: float) -> None:
+    """
+    In a step whose norm is not read, something bad in one of the small gradients that are
+    looked at leaves the update out all the same; large numbers do not.
+    """
+    parameters = [torch.nn.Parameter(torch.ones(3, dtype=torch.float16)) for _ in range(2)]
+    optimizer = torch.optim.AdamW(parameters, lr=0.1, fused=True)
+    reflex = Reflex()
+    told = []
+    for value in (60000.0, bad):
+        for parameter in parameters:
+            parameter.grad = torch.full_like(parameter, 60000.0)
+        parameters[1].grad = torch.tensor([1.0, value, 1.0], dtype=torch.float16)
+        told.append(reflex.leave_out(plan_of(optimizer), [], None))
+
+    assert [float(one) for one in told] == [0.0, 1.0]
+    assert optimizer.found_inf is told[1]
+
+
+def test_a_flag_is_one_or_zero() -> None:
+    """
+    Whatever is not finite gives 1.0, any number 0.0, as float32.
+    """
+    norms = [math.nan, math.inf, -math.inf, 0.0, 1.5, 3e38]
+
+    flags = [flag_unless_finite(torch.tensor(norm)) for norm in norms]
+
+    assert [flag.item() for flag in flags] == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
+    assert {flag.dtype for flag in flags} == {torch.float32}
+
+
+def test_a_part_lies_in_the_middle() -> None:
+    """
+    Of a gradient that lies in order so many elements are taken, of another so many rows, and
+    none is copied; all of one that is small.
+    """
+    gradient = torch.arange(24.0).view(6, 4)
+
+    assert part_of(gradient, 6).tolist() == [9.0, 10.0, 11.0, 12.0, 13.0, 14.0]
+    assert part_of(gradient, 99).numel() == 24
+    assert part_of(gradient.t(), 7).tolist() == [[1.0, 5.0, 9.0, 13.0, 17.0, 21.0]]
+    assert part_of(gradient.t(), 7).data_ptr() == gradient[0, 1:].data_ptr()
+    assert part_of(torch.ones(()), 1).tolist() == [1.0]
 
 
 def test_a_device_learns_what_the_host_would() -> None:
