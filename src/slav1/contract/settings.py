@@ -154,8 +154,8 @@ class GradientSettings:
     """Whether its L2 norm is read."""
 
     norm_every: int = 0
-    """Steps between two norms, at most 10000; 0 chooses: each step on a GPU, and on
-    processors as often as costs about 30 microseconds a step."""
+    """Steps between two norms, at most 10000; 0 chooses as often as costs about 30
+    microseconds a step on processors, and 10 on a GPU."""
 
     zero_share_every: int = 10
     """Steps between two counts of how many of its elements are 0, at most 10000; 0 for

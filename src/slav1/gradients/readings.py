@@ -1,7 +1,7 @@
 """What is read from gradients, and how they are set to zero, on the device they lie on."""
 
-import math
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -68,22 +68,37 @@ def part_of(gradient: Tensor, num_elements: int) -> Tensor:
     return gradient[start : start + rows]
 
 
-def largest(gradients: Sequence[Tensor], dtype: torch.dtype | None) -> Tensor:
-    """The largest magnitude in some small gradients, NaN if there is one; shape ``()``.
+def flag_unless_all_finite(gradients: Sequence[Tensor]) -> Tensor:
+    """1.0 if any element is not finite, else 0.0; shape ``()``, float32, where they lie.
 
     Args:
         gradients: At least one; dense, floating point, on one device.
-        dtype: As for :func:`total_norm`.
     """
-    together = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    found: Tensor = torch.linalg.vector_norm(together, math.inf, dtype=dtype)
-    return found
+    flag = torch.zeros((), device=gradients[0].device)
+    # What a gradient scaler uses: one launch for all. Multiplied with 1 they stay as they are.
+    for alike in _by_dtype(gradients):
+        torch._amp_foreach_non_finite_check_and_unscale_(  # noqa: SLF001 - as for norms
+            alike, flag, _one(flag.device)
+        )
+    return flag
 
 
 def flag_unless_finite(norm: Tensor) -> Tensor:
     """1.0 if a norm is not finite, else 0.0; shape ``()``, float32, where the norm lies."""
     # Two launches, where asking whether it is finite takes six.
     return (norm - norm).ne_(0.0).to(torch.float32)
+
+
+@cache
+def _one(device: torch.device) -> Tensor:
+    return torch.ones((), device=device)
+
+
+def _by_dtype(gradients: Sequence[Tensor]) -> list[list[Tensor]]:
+    kinds: dict[torch.dtype, list[Tensor]] = {}
+    for gradient in gradients:
+        kinds.setdefault(gradient.dtype, []).append(gradient)
+    return list(kinds.values())
 
 
 def keep_or_zero(gradients: Sequence[Tensor], is_bad: Tensor) -> None:

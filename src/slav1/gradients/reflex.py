@@ -9,9 +9,9 @@ from torch import Tensor
 from slav1.gradients.plan import Plan, gradients_of
 from slav1.gradients.readings import (
     can_be_zeroed,
+    flag_unless_all_finite,
     flag_unless_finite,
     keep_or_zero,
-    largest,
 )
 
 
@@ -39,12 +39,9 @@ class Reflex:
         """
         if plan.is_on_host:
             return _taken_away(plan, norm)
-        if norm is None:
-            probes = gradients_of(plan.probes)
-            norm = largest(probes, plan.dtype) if probes else None
-        if not isinstance(norm, Tensor):
+        is_bad = _seen(plan, norm)
+        if is_bad is None:
             return False
-        is_bad = flag_unless_finite(norm)
         optimizer = plan.optimizer()
         if plan.is_fused and optimizer is not None:
             if all(optimizer is not one for one in self._told):
@@ -61,6 +58,14 @@ class Reflex:
         for optimizer in self._told:
             vars(optimizer).pop("found_inf", None)
         self._told.clear()
+
+
+def _seen(plan: Plan, norm: Any) -> Tensor | None:
+    """1.0 or 0.0 on the device; None if there is nothing to look at."""
+    if isinstance(norm, Tensor):
+        return flag_unless_finite(norm)
+    probes = gradients_of(plan.probes) if norm is None else []
+    return flag_unless_all_finite(probes) if probes else None
 
 
 def _taken_away(plan: Plan, norm: float | None) -> bool:
