@@ -77,9 +77,7 @@ def flag_unless_all_finite(gradients: Sequence[Tensor]) -> Tensor:
     flag = torch.zeros((), device=gradients[0].device)
     # What a gradient scaler uses: one launch for all. Multiplied with 1 they stay as they are.
     for alike in _by_dtype(gradients):
-        torch._amp_foreach_non_finite_check_and_unscale_(  # noqa: SLF001 - as for norms
-            alike, flag, _one(flag.device)
-        )
+        torch._amp_foreach_non_finite_check_and_unscale_(alike, flag, _one(flag.device))
     return flag
 
 
