@@ -81,7 +81,7 @@ def check_launch(world_size: int, words: Mapping[str, str]) -> None:
             f"The launcher started {num_started} processes (WORLD_SIZE), but Accelerate made "
             "each of them rank 0 of 1: they would train side by side without ever "
             "exchanging a gradient. On a machine without a GPU set ACCELERATE_USE_CPU=true "
-            "or pass cpu=True."
+            "or pass cpu=True; with DeepSpeed pass InitProcessGroupKwargs(backend='gloo')."
         )
 
 

@@ -13,6 +13,7 @@ from torch import distributed as dist
 
 from sla_accelerate._place import check_launch, place_of
 from sla_accelerate._seeds import choose_early
+from sla_accelerate._traps import check_sync, find_harmless
 from sla_accelerate.actions import OnStop, TrainingStoppedError
 from sla_accelerate.telemetry import LoopWatch
 from slav1.seeds import Choice
@@ -91,6 +92,7 @@ def begin(
         return watch
     rank, world_size = state.process_index, state.num_processes
     check_launch(world_size, launcher)
+    check_sync(state)
     place = place_of(rank, state.local_process_index, world_size, launcher)
     session = join(
         RunSettings(
@@ -109,6 +111,9 @@ def begin(
     backend = dist.get_backend() if dist.is_initialized() else ""
     if rank == 0 and (said := restart_hazard(os.environ, backend)):
         session.note(said)
+    if rank == 0:
+        for said in find_harmless(state, os.environ):
+            session.note(said)
     watch = LoopWatch(
         session,
         on_stop=on_stop,

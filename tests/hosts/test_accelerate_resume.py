@@ -145,6 +145,23 @@ def test_resume_and_rollback_change_nothing(story):
     assert [m for m in messages(told.folder, "restored") if "back to step 7" in m]
 
 
+def test_neither_numbers_nor_epochs_begin_again(story):
+    """
+    A job that is started again takes the newest of the host's numbered folders, goes on in
+    the epoch it was in, which the host forgets, and saves under the next number, which the host
+    would begin at 0.
+    """
+    named = {"name": "named", "naming": True, "save_at": [7, 13]}
+    again = {"name": "again", "naming": True, "save_at": [17], "load": "last_good", "seed": 5}
+    told = story(named, again)
+
+    assert told.of("again", "loaded") == ["checkpoint_1"] * 2
+    assert told.batches("again") == tail(told, "named", 6)
+    assert {batch[1] for batch in told.batches("again")[0]} == {1}
+    folder = told.folder / "project" / "checkpoints"
+    assert sorted(one.name for one in folder.iterdir()) == [f"checkpoint_{n}" for n in range(3)]
+
+
 def test_bad_batches_are_left_out_after_a_rollback(story):
     """
     A batch that makes the loss NaN is met once: after the rollback training goes through
