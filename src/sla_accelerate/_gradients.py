@@ -2,7 +2,10 @@
 
 from typing import Any
 
-from slav1.gradients import GradientWatch, leaves_out
+from torch.distributed.tensor import DTensor, Replicate
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from slav1.gradients import EngineUpdates, GradientWatch, leaves_out
 from slav1.session import Session
 
 
@@ -22,12 +25,28 @@ class LoopGradients:
             tell=self._tell,
             is_told_of_updates=True,
         )
+        self._engine: EngineUpdates | None = None
         self.are_whole = False
         """Whether ranks that sync hold the same, whole gradients."""
         self.has_scaler = False
         """Whether a gradient scaler skips updates in healthy runs."""
-        self.known_norm: Any = None
-        """Norm of all gradients of the step in hand, where the loop has had it computed."""
+        self._known_norm: Any = None
+        self._is_known_alike = False
+
+    def note_norm(self, norm: Any, *, is_alike: bool) -> None:
+        """The loop has had the norm of all gradients of the step in hand computed; the first
+        one counts, which is that from before any clipping.
+
+        Args:
+            norm: A number, or shape ``()`` on a device.
+            is_alike: Whether it is the same on all ranks, though each holds parts.
+        """
+        if self._known_norm is None:
+            self._known_norm, self._is_known_alike = norm, is_alike
+
+    def forget_norm(self) -> None:
+        """Gradients change: what was computed is not their norm."""
+        self._known_norm, self._is_known_alike = None, False
 
     def before_update(self, optimizer: Any, *, is_synced: bool, is_only_one: bool) -> None:
         """An optimizer is about to make a real step.
@@ -37,20 +56,63 @@ class LoopGradients:
             is_synced: Whether the last backward ended in a gradient sync.
             is_only_one: Whether there is no other optimizer.
         """
-        norm, self.known_norm = self.known_norm, None
+        norm, is_alike = self._known_norm, self._is_known_alike
+        self.forget_norm()
         self.watch.before_update(
             optimizer,
             are_whole=self.are_whole and (is_synced or self._session.peers.world_size == 1),
             known_norm=norm if is_only_one else None,
+            is_known_alike=is_alike,
             is_scaled=self.has_scaler,
         )
         self.watch.lower_rates(optimizer)
 
-    def of_engine(self, norm: Any) -> None:
-        """An engine that updates by itself has done so; tells of an overflow by -1."""
-        is_norm = norm is not None and not (isinstance(norm, float) and norm < 0)
-        self.watch.hear_of(norm if is_norm else None, is_scaled=self.has_scaler)
+    def of_engine(self, engine: Any) -> EngineUpdates:
+        """What one engine makes; the same object for the same engine."""
+        if self._engine is None or self._engine.engine is not engine:
+            self.forget_engine()
+            has_reflex = leaves_out(self._session.contract)
+            self._engine = EngineUpdates(engine, has_reflex=has_reflex)
+        return self._engine
+
+    def forget_engine(self) -> None:
+        """The engine is not watched any more."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
 
     def _tell(self, message: str) -> None:
         if self._session.rank == 0:
             self._session.note(message)
+
+
+def clip_parts(parameters: list[Any], max_norm: float) -> Any:
+    """Collective, once, as the host's own clipping is. Clips gradients that are spread over ranks.
+
+    The host's reduces the norm where nobody can read it; this returns it reduced.
+
+    Args:
+        parameters: With DTensors of one mesh as gradients, or without gradients.
+        max_norm: L2 norm to clip to.
+
+    Returns:
+        The norm from before, a DTensor that holds all of it on each rank.
+    """
+    norm: Any = get_total_norm([one.grad for one in parameters if one.grad is not None])
+    norm = norm.redistribute(placements=[Replicate()] * norm.device_mesh.ndim)
+    clip_grads_with_norm_(parameters, max_norm, norm)
+    return norm
+
+
+def are_parts_of_one_mesh(parameters: list[Any]) -> bool:
+    """Whether all gradients are DTensors of the same mesh."""
+    gradients = [one.grad for one in parameters if one.grad is not None]
+    if not gradients or not all(isinstance(one, DTensor) for one in gradients):
+        return False
+    return len({one.device_mesh for one in gradients}) == 1
+
+
+def are_all_of_one(parameters: list[Any], models: list[Any]) -> bool:
+    """Whether these are all parameters of one of the models."""
+    given = [id(one) for one in parameters]
+    return any(given == [id(one) for one in model.parameters()] for model in models)

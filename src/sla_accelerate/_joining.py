@@ -140,13 +140,6 @@ class JoiningAccelerator(ToldAccelerator):
             raise stopped.stop_error()
         return self._sla_begin()
 
-    def _sla_engine_steps(self) -> int:
-        """Steps that DeepSpeed has made: its engine makes them inside of ``backward``."""
-        wrapped = getattr(self, "deepspeed_engine_wrapped", None)
-        if wrapped is None:
-            return 0
-        return int(wrapped.engine.global_steps - wrapped.engine.skipped_steps)
-
     def _sla_adopt(self, item: Any) -> Any:
         if isinstance(item, nn.Module | Optimizer):
             self._sla_objects.add(item)

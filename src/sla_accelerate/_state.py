@@ -26,6 +26,12 @@ def is_replicated(accelerator: Any) -> bool:
     ]
 
 
+def is_fsdp1(accelerator: Any) -> bool:
+    """Whether the first generation of FSDP spreads models, whose own clipping asks all ranks."""
+    is_fsdp = accelerator.distributed_type == DistributedType.FSDP
+    return is_fsdp and not accelerator.is_fsdp2
+
+
 def has_scaler(accelerator: Any) -> bool:
     """Whether losses are scaled, so that updates are skipped in healthy runs."""
     wrapped = getattr(accelerator, "deepspeed_engine_wrapped", None)

@@ -11,7 +11,9 @@ from torch.optim import Optimizer
 
 from sla_accelerate import _runs
 from sla_accelerate._compat import is_watched, watch_fetches
+from sla_accelerate._gradients import are_all_of_one, are_parts_of_one_mesh, clip_parts
 from sla_accelerate._joining import JoiningAccelerator
+from sla_accelerate._state import is_fsdp1
 from sla_accelerate._wishes import listen, wish
 from slav1.contract import Contract
 from slav1.phase import Phase
@@ -192,19 +194,30 @@ class SLAAccelerator(JoiningAccelerator):
         """
         watch = self._sla_watch()
         loss = watch.begin_backward(loss)
-        num_before = self._sla_engine_steps()
+        wrapped = getattr(self, "deepspeed_engine_wrapped", None)
+        updates = None if wrapped is None else watch.gradients.of_engine(wrapped.engine)
         super().backward(loss, **kwargs)
         watch.end_backward(has_gradients=self.sync_gradients)
-        if self._sla_engine_steps() != num_before:
-            watch.end_engine_step(self.deepspeed_engine_wrapped.engine.get_global_grad_norm())
+        made = None if updates is None else updates.look()
+        if made is not None:
+            watch.end_engine_step(made)
 
     def clip_grad_norm_(self, parameters: Any, max_norm: Any, norm_type: Any = 2) -> Any:
         """As the host's; the contract takes the norm that it computes."""
         parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-        norm = super().clip_grad_norm_(parameters, max_norm, norm_type=norm_type)
+        if norm_type != 2:
+            return super().clip_grad_norm_(parameters, max_norm, norm_type=norm_type)
+        if are_parts_of_one_mesh(parameters):
+            self.unscale_gradients()
+            norm = clip_parts(parameters, max_norm)
+            is_alike = norm.device_mesh.size() == self.num_processes
+        else:
+            norm = super().clip_grad_norm_(parameters, max_norm, norm_type=norm_type)
+            is_alike = is_fsdp1(self) and are_all_of_one(parameters, self._models)
         watch = _runs.current()
-        if watch is not None and norm_type == 2 and not hasattr(norm, "to_local"):
-            watch.note_norm(parameters, norm)
+        if watch is not None:
+            held = norm.to_local() if hasattr(norm, "to_local") else norm
+            watch.note_norm(parameters, held, is_alike=is_alike)
         return norm
 
     def save_state(self, output_dir: Any = None, *args: Any, **kwargs: Any) -> Path | None:

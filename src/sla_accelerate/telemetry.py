@@ -21,6 +21,7 @@ from slav1.phase import Phase
 from slav1.replicas import ReplicaWatch
 from slav1.session import Session
 from slav1.testing import Faults
+from slav1.torch_signals import Readings
 
 _DATA, _FORWARD, _BACKWARD = int(Phase.DATA), int(Phase.FORWARD), int(Phase.BACKWARD)
 _OPTIMIZER, _BETWEEN, _EVALUATION = int(Phase.OPTIMIZER), int(Phase.BETWEEN), int(Phase.EVALUATION)
@@ -154,6 +155,8 @@ class LoopWatch:
         if self._is_aside and not self.prepared.is_training():
             # This loop trains in evaluation mode, so the mode says nothing here.
             self._is_mode_telling = False
+        # What was clipped before this is not the gradient that is updated with.
+        self.gradients.forget_norm()
         if self._faults is not None:
             loss = self._faults.loss(self.step + 1, loss)
         self._in_hand.take_in(loss)
@@ -194,11 +197,10 @@ class LoopWatch:
             is_only_one=self.prepared.num_optimizers == 1,
         )
 
-    def note_norm(self, parameters: list[Any], norm: Any) -> None:
+    def note_norm(self, parameters: list[Any], norm: Any, *, is_alike: bool) -> None:
         """The loop has had a norm computed, for clipping; taken if it is that of all."""
-        is_of_all = len(parameters) >= self.prepared.num_trainable
-        if self.gradients.known_norm is None and is_of_all:
-            self.gradients.known_norm = norm
+        if len(parameters) >= self.prepared.num_trainable:
+            self.gradients.note_norm(norm, is_alike=is_alike)
 
     def after_optimizer_step(self, optimizer: Optimizer) -> None:
         """An optimizer has made a real step."""
@@ -213,10 +215,10 @@ class LoopWatch:
         self.recorder.enter(self._rest)
         self._end_step()
 
-    def end_engine_step(self, norm: Any) -> None:
-        """An engine that steps by itself has made a real step; None if it tells no norm."""
+    def end_engine_step(self, made: Readings) -> None:
+        """An engine that steps by itself has made a step."""
         if self._pinned is None:
-            self.gradients.of_engine(norm)
+            self.gradients.watch.hear_of(made)
             self.recorder.enter(self._rest)
             self._end_step()
 
@@ -302,6 +304,7 @@ class LoopWatch:
     def forget_objects(self) -> None:
         """The user frees all models and optimizers; others may follow."""
         self.gradients.watch.close()
+        self.gradients.forget_engine()
         self.prepared.remove()
         self.replicas.begin(self.step)
         self._pace = Pace()

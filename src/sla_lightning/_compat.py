@@ -228,15 +228,6 @@ def is_engine(trainer: Trainer) -> bool:
     return isinstance(trainer.strategy, DeepSpeedStrategy)
 
 
-def norm_of_engine(trainer: Trainer) -> Any:
-    """Gradient norm that DeepSpeed's engine has computed for its last update; None if it has
-    not."""
-    engine: Any = trainer.strategy.model
-    norm = engine.get_global_grad_norm()
-    # Tells of an overflow by a negative number.
-    return None if norm is None or (isinstance(norm, float) and norm < 0) else norm
-
-
 def is_sharded(trainer: Trainer) -> bool:
     """Whether every rank writes a part of its own of each checkpoint."""
     strategy: Any = trainer.strategy

@@ -12,7 +12,7 @@ from sla_lightning._inject import FaultPoints
 from sla_lightning.metrics import StepMetrics
 from sla_lightning.rollback import Batches
 from slav1.decision import Action
-from slav1.gradients import GradientWatch, leaves_out
+from slav1.gradients import EngineUpdates, GradientWatch, leaves_out
 from slav1.phase import Phase
 from slav1.recorder import Recorder, layout
 from slav1.replicas import Found, ReplicaWatch, find_copies
@@ -53,7 +53,8 @@ class FitWatch:
             tell=self._tell,
         )
         self.losses = LossReader(session.recorder, self.gradients.heard)
-        self._has_engine = self.are_gradients_whole = self._has_scaler = False
+        self._engine: EngineUpdates | None = None
+        self.are_gradients_whole = self._has_scaler = False
         self._memory = DeviceMemory(session.recorder)
         self.replicas = ReplicaWatch(session, self._copies)
         self.step = trainer.global_step - 1
@@ -99,7 +100,7 @@ class FitWatch:
         self._end_step_of((self.step, self._num_batches))
         self.losses = LossReader(self.recorder, self.gradients.heard)
         self.are_gradients_whole = _compat.are_gradients_whole(self._trainer)
-        self._has_engine = _compat.is_engine(self._trainer)
+        self._watch_engine()
         self._has_scaler = _compat.has_scaler(self._trainer)
         self.replicas.begin(self.step)
         self._flags, self._bad_batch = 0, None
@@ -156,7 +157,7 @@ class FitWatch:
 
     def before_update(self, optimizer: Any) -> None:
         """The gradients are reduced and unscaled; clipping and the update come next."""
-        if not self._has_engine:
+        if self._engine is None:
             self.gradients.before_update(
                 optimizer, are_whole=self.are_gradients_whole, is_scaled=self._has_scaler
             )
@@ -182,9 +183,8 @@ class FitWatch:
         scale = self._trainer.accumulate_grad_batches if self._is_automatic else 1
         batch = self._num_batches - 1 if bad_batch is None else bad_batch
         self._memory.read(step)
-        if self._has_engine:
-            norm = _compat.norm_of_engine(self._trainer)
-            self.gradients.hear_of(norm, is_scaled=self._has_scaler)
+        if self._engine is not None and (made := self._engine.look()) is not None:
+            self.gradients.hear_of(made)
         gradient = self.gradients.take()
         self.losses.end_step(step, scale=scale, batch=batch, flags=flags, gradient=gradient)
         if step >= self.replicas.due_step:
@@ -204,6 +204,7 @@ class FitWatch:
         """Gives the host back what was wrapped."""
         self.replicas.forget()
         self.gradients.close()
+        self._forget_engine()
         host: Any = self._trainer
         if self._own_save is not None:
             host.save_checkpoint = self._own_save
@@ -214,6 +215,17 @@ class FitWatch:
             self._own_work_end.remove()
         if self._faults is not None:
             self._faults.remove()
+
+    def _watch_engine(self) -> None:
+        self._forget_engine()
+        if _compat.is_engine(self._trainer):
+            has_reflex = leaves_out(self.session.contract)
+            self._engine = EngineUpdates(self._trainer.strategy.model, has_reflex=has_reflex)
+
+    def _forget_engine(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
 
     def _tell(self, message: str) -> None:
         if self.session.rank == 0:

@@ -26,7 +26,7 @@ def spread(host: str, *strategies: str) -> list[Any]:
 
 
 EVERY = [
-    *spread("accelerate", "ddp", "fsdp2"),
+    *spread("accelerate", "ddp", "fsdp2", "fsdp2+clip", "zero1", "zero2", "zero2-bf16", "zero3"),
     *spread(
         "lightning", "ddp", "fsdp2", "fsdp_sharded", "deepspeed_1", "deepspeed_2", "deepspeed_3"
     ),
@@ -53,4 +53,26 @@ def test_a_nan_on_one_rank_is_recovered_from(ranks: Any, host: str, strategy: st
     breach = next(e for e in ledger if e.kind == "breach" and e.rank == 1)
     assert (breach.rule, breach.step) == ("non_finite", 12)
     restored = [e.step for e in ledger if e.kind == "restored"]
-    assert restored == ([] if strategy == "ddp" else [9])
+    knows_norm = host == "accelerate" and strategy == "fsdp2+clip"
+    leaves_out = knows_norm or strategy.startswith(("ddp", "zero", "deepspeed"))
+    assert restored == ([] if leaves_out else [9])
+    if leaves_out:
+        assert "the weights are as before" in breach.message
+        assert (breach.action, one["last_step"]) == ("skip_batches", NUM_STEPS - 1)
+
+
+def test_clipping_of_parts_is_the_host_s_with_a_norm_that_can_be_read(ranks: Any) -> None:
+    """
+    Gradients that are spread over ranks are clipped to the same bits as by the host, with as
+    many collectives, and each rank gets the norm of all.
+    """
+    ended = ranks("clipping.py")
+
+    assert ended.succeeded(), ended
+    one, other = (told(ended.out[rank], "clipped") for rank in (0, 1))
+    assert one["are_parts"] == [True, False, False, False]
+    assert len(one["times"]) == 3
+    for here, there in zip(one["times"], other["times"], strict=True):
+        assert here["same"] and there["same"]
+        assert here["collectives"][0] == here["collectives"][1] > 0
+        assert len({*here["norms"], *there["norms"]}) == 1

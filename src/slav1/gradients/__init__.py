@@ -3,6 +3,7 @@
 Imports torch, so nothing that the monitor imports may import this package.
 """
 
+from slav1.gradients.engine import EngineUpdates
 from slav1.gradients.watch import GradientWatch, leaves_out
 
-__all__ = ["GradientWatch", "leaves_out"]
+__all__ = ["EngineUpdates", "GradientWatch", "leaves_out"]

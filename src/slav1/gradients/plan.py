@@ -97,6 +97,12 @@ def gradients_of(parameters: Sequence[Tensor]) -> list[Tensor]:
     return [gradient for one in parameters if (gradient := one.grad) is not None]
 
 
+def gradients_here(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """What this rank holds of them, where it lies; those that are spread over ranks too."""
+    held: list[Any] = gradients_of(parameters)
+    return [one.to_local() if hasattr(one, "to_local") else one for one in held]
+
+
 def num_given(optimizer: Any) -> int:
     """Parameters that an optimizer has now."""
     return sum([len(group["params"]) for group in optimizer.param_groups])

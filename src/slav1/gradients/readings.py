@@ -106,14 +106,14 @@ def keep_or_zero(gradients: Sequence[Tensor], is_bad: Tensor) -> None:
 
     Args:
         gradients: Dense, floating point, on one device; changed in place.
-        is_bad: Shape ``()``, on the same device; 1.0 or 0.0.
+        is_bad: Shape ``()``; 1.0 or 0.0. Where it lies on another device that one is waited for.
     """
     by_bits: dict[torch.dtype, list[Tensor]] = {}
     for gradient in gradients:
         bits = _BITS[gradient.dtype]
         by_bits.setdefault(bits, []).append(gradient.view(bits))
     for bits, views in by_bits.items():
-        torch._foreach_mul_(views, (1 - is_bad).to(bits))
+        torch._foreach_mul_(views, (1 - is_bad).to(views[0].device, bits))
 
 
 def can_be_zeroed(gradients: Sequence[Tensor]) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slav1.gradients.plan import Plan, gradients_of
+from slav1.gradients.plan import Plan, gradients_here, gradients_of
 from slav1.gradients.readings import (
     can_be_zeroed,
     flag_unless_all_finite,
@@ -37,13 +37,36 @@ class Reflex:
         Returns:
             Whether it is left out; on a device 1.0 or 0.0.
         """
+        optimizer = plan.optimizer()
+        assert optimizer is not None, "it is about to make a step"
         if plan.is_on_host:
-            return _taken_away(plan, norm)
+            norm = _probed(plan) if norm is None else norm
+            return not math.isfinite(norm) and _taken_away(optimizer)
         is_bad = _seen(plan, norm)
         if is_bad is None:
             return False
-        optimizer = plan.optimizer()
-        if plan.is_fused and optimizer is not None:
+        return self._on_device(optimizer, gradients, is_bad, is_fused=plan.is_fused)
+
+    def leave_out_known(self, optimizer: Any, norm: Tensor | float) -> Tensor | bool:
+        """The same where this rank holds parts of gradients, and the host has reduced their norm.
+
+        Args:
+            optimizer: One of torch's, about to make a step.
+            norm: Of all gradients, the same on all ranks; on a device it is not waited for.
+
+        Returns:
+            Whether it is left out; on a device 1.0 or 0.0.
+        """
+        if not isinstance(norm, Tensor) or norm.device.type == "cpu":
+            return not math.isfinite(norm) and _taken_away(optimizer)
+        given = [one for group in optimizer.param_groups for one in group["params"]]
+        is_bad = flag_unless_finite(norm)
+        return self._on_device(optimizer, gradients_here(given), is_bad, is_fused=False)
+
+    def _on_device(
+        self, optimizer: Any, gradients: list[Tensor], is_bad: Tensor, *, is_fused: bool
+    ) -> Tensor | bool:
+        if is_fused:
             if all(optimizer is not one for one in self._told):
                 self._told.append(optimizer)
             optimizer.found_inf = is_bad
@@ -68,15 +91,14 @@ def _seen(plan: Plan, norm: Any) -> Tensor | None:
     return flag_unless_all_finite(probes) if probes else None
 
 
-def _taken_away(plan: Plan, norm: float | None) -> bool:
-    if norm is None:
-        probes = gradients_of(plan.probes)
-        norms = torch._foreach_norm(probes) if probes else ()  # noqa: SLF001 - as for all of them
-        norm = sum([one.item() for one in norms])
-    if math.isfinite(norm):
-        return False
-    optimizer = plan.optimizer()
-    assert optimizer is not None, "it is about to make a step"
+def _probed(plan: Plan) -> float:
+    """Finite if the gradients that are looked at in every step are."""
+    probes = gradients_of(plan.probes)
+    norms = torch._foreach_norm(probes) if probes else ()  # noqa: SLF001 - as for all of them
+    return sum([one.item() for one in norms])
+
+
+def _taken_away(optimizer: Any) -> bool:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.grad = None

@@ -78,6 +78,7 @@ class GradientWatch:
         *,
         are_whole: bool,
         known_norm: Tensor | float | None = None,
+        is_known_alike: bool = False,
         is_scaled: bool = False,
     ) -> None:
         """An optimizer is about to update with the gradients that are there.
@@ -86,6 +87,8 @@ class GradientWatch:
             optimizer: The one of torch, with its parameters.
             are_whole: Whether each rank holds the whole reduced gradient.
             known_norm: The norm, where the host has computed it.
+            is_known_alike: Whether that is the same number on all ranks, though each holds only
+                parts of the gradient.
             is_scaled: Whether a gradient scaler is at work.
         """
         if self._restraint.num_steps_left and not self._is_told_of_updates:
@@ -97,8 +100,8 @@ class GradientWatch:
         plan = self._plan(optimizer, are_whole=are_whole)
         if plan is None:
             if known_norm is not None:
-                norm = _on_host_if_cheap(known_norm)
-                self._parts.append(Readings(norm, is_scaled=is_scaled))
+                has_reflex = self._has_reflex and is_known_alike and not is_scaled
+                self._take_known(optimizer, known_norm, has_reflex=has_reflex, is_scaled=is_scaled)
             return
         try:
             self._parts.append(self._look(plan, known_norm, is_scaled=is_scaled))
@@ -115,10 +118,10 @@ class GradientWatch:
         """The update is over."""
         self._rates.put_back()
 
-    def hear_of(self, norm: Tensor | float | None, *, is_scaled: bool) -> None:
-        """A host that updates by itself tells the norm afterwards; None if it has none."""
-        if norm is not None and self._settings.norm:
-            self._parts.append(Readings(_on_host_if_cheap(norm), is_scaled=is_scaled))
+    def hear_of(self, made: Readings) -> None:
+        """A host that updates by itself tells afterwards what it did."""
+        norm = _on_host_if_cheap(made.norm) if self._settings.norm else None
+        self._parts.append(made._replace(norm=norm))
 
     def take(self) -> Readings:
         """The step is over; returns what was read of its gradients."""
@@ -211,7 +214,8 @@ class GradientWatch:
         made = (
             plan_for(optimizer, norm_every=self._settings.norm_every)
             if are_whole
-            else "they are spread over ranks, and one would have to ask them in each step"
+            else "they are spread over ranks, and one would have to ask them in each step; "
+            "clipping by accelerator.clip_grad_norm_ asks them, and its norm is taken"
         )
         if isinstance(made, str):
             self._say(f"Gradients are not looked at, because {made}.")
@@ -244,6 +248,12 @@ class GradientWatch:
             if is_left_out is True:
                 norm = math.nan if norm is None else norm
         return Readings(norm if settings.norm else None, share, is_left_out, is_scaled)
+
+    def _take_known(self, optimizer: Any, norm: Any, *, has_reflex: bool, is_scaled: bool) -> None:
+        norm = _on_host_if_cheap(norm)
+        is_left_out = self._reflex.leave_out_known(optimizer, norm) if has_reflex else False
+        read = norm if self._settings.norm else None
+        self._parts.append(Readings(read, None, is_left_out, is_scaled))
 
     def _count_down(self) -> None:
         left = self._restraint.num_steps_left - 1

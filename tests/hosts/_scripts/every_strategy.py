@@ -42,7 +42,8 @@ def network() -> nn.Module:
 def loss_of(model: Any, batch: Tensor) -> Tensor:
     """Slow enough for the monitor to have its say."""
     time.sleep(STEP_S)
-    return model(batch / 100).square().mean()
+    inputs = (batch / 100).to(next(model.parameters()).dtype)
+    return model(inputs).square().mean()
 
 
 def loader(num_steps: int) -> DataLoader[Tensor]:

@@ -181,6 +181,30 @@ def test_what_can_t_be_read_is_said_once(way: str) -> None:
     assert toy.watch.take() == NOTHING_READ
 
 
+@pytest.mark.parametrize("is_alike", [True, False])
+def test_parts_are_left_out_only_by_a_norm_that_is_the_same_on_all_ranks(is_alike: bool) -> None:
+    """
+    Where a rank holds parts of gradients, a bad norm takes them away if every rank has that
+    number, and is only recorded if another rank may have another.
+    """
+    toy = Toy()
+    before = [parameter.detach().clone() for parameter in toy.parameters]
+    for parameter in toy.parameters:
+        parameter.grad = torch.ones_like(parameter)
+
+    toy.watch.before_update(
+        toy.optimizer,
+        are_whole=False,
+        known_norm=torch.tensor(math.inf),
+        is_known_alike=is_alike,
+    )
+    toy.optimizer.step()
+
+    read = toy.watch.take()
+    assert (read.norm, read.is_left_out) == (math.inf, is_alike)
+    assert all(map(torch.equal, toy.parameters, before)) is is_alike
+
+
 def test_layers_may_be_thawed() -> None:
     """
     A parameter that is trained only later is taken in, and never updated alone: where one
