@@ -89,7 +89,7 @@ def with_accelerate(strategy: str, num_steps: int) -> dict[str, Any]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     model, optimizer, data = accelerator.prepare(model, optimizer, loader(num_steps))
     accelerator.load_state("last_good")
-    starts_at = accelerator.sla_step + 1
+    starts_at = accelerator.sla_last_step + 1
     for _ in accelerator.sla_epochs(1):
         for batch in data:
             loss = loss_of(model, batch)
@@ -98,10 +98,10 @@ def with_accelerate(strategy: str, num_steps: int) -> dict[str, Any]:
                 accelerator.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
-            if (accelerator.sla_step + 1) % SAVE_EVERY == 0:
-                accelerator.save_state(f"checkpoints/step-{accelerator.sla_step}")
+            if (accelerator.sla_last_step + 1) % SAVE_EVERY == 0:
+                accelerator.save_state(f"checkpoints/step-{accelerator.sla_last_step}")
     weights = weights_of(model)
-    step, folder = accelerator.sla_step, accelerator.sla_run_folder
+    step, folder = accelerator.sla_last_step, accelerator.sla_run_folder
     accelerator.end_training()
     return {
         "wrapped": type(model).__name__,
