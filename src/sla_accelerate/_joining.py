@@ -1,6 +1,7 @@
 """The part of a watched accelerator that nobody calls: joining the run, and what is watched."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 from weakref import WeakSet, ref
 
@@ -21,6 +22,7 @@ from sla_accelerate._wrapped import outermost
 from sla_accelerate.actions import Mild, RollBack
 from sla_accelerate.checkpoint import Checkpoints
 from sla_accelerate.telemetry import LoopWatch
+from slav1.replicas import Roots, replay_for
 
 
 class JoiningAccelerator(ToldAccelerator):
@@ -127,6 +129,11 @@ class JoiningAccelerator(ToldAccelerator):
             find_weights=lambda: _replicas_of(held()),
             faults=watch.faults,
         )
+        watch.replay = replay_for(
+            watch.session,
+            partial(_modules_to_replay, watch),
+            tell_first=watch.seeds.tell_probe,
+        )
         if self._sla_wishes.logs_figures and self.is_main_process:
             watch.figures = LoopFigures(watch.recorder)
 
@@ -171,6 +178,13 @@ class JoiningAccelerator(ToldAccelerator):
             positions=self._sla_positions,
             skips_bad_batches=self._sla_wishes.skips_bad_batches,
         )
+
+
+def _modules_to_replay(watch: LoopWatch) -> Roots | str:
+    """The models, by name; or why their calls can't be made again."""
+    if not watch.gradients.are_whole:
+        return "parameters are spread over ranks"
+    return watch.prepared.modules()
 
 
 def _replicas_of(accelerator: Any) -> dict[str, Tensor]:

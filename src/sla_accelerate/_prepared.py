@@ -116,6 +116,15 @@ class Prepared:
         models = [model for reference in self._models if (model := reference()) is not None]
         return find_copies(models, self.optimizers())
 
+    def modules(self) -> list[tuple[str, nn.Module]]:
+        """The models without DDP around them, by name: the number of each after the first."""
+        models: list[Any] = [one for reference in self._models if (one := reference()) is not None]
+        is_ddp = [hasattr(model, "require_forward_param_sync") for model in models]
+        return [
+            (str(number or ""), model.module if is_ddp[number] else model)
+            for number, model in enumerate(models)
+        ]
+
     def optimizers(self) -> list[Optimizer]:
         """Optimizers in the order of preparing, which is that of all ranks."""
         order = [one for reference in self._order if (one := reference()) is not None]

@@ -117,6 +117,11 @@ class LoopSeeds:
         """A pass over a loader to train with begins."""
         self._seeds.watch([loader], epoch)
 
+    @property
+    def tell_probe(self) -> Callable[..., None] | None:
+        """Told what the first micro-batch, run again, has shown; None if nobody asks."""
+        return self._seeds.tell_probe if self._seeds.probes else None
+
     def tell_workers(self, step: int) -> None:
         """Says what the workers have said; waits for nobody."""
         self._seeds.tell_workers(step)

@@ -18,7 +18,7 @@ from sla_accelerate._seeds import LoopSeeds
 from sla_accelerate._step_in_hand import StepInHand
 from sla_accelerate.actions import OnStop, Orders, TrainingStoppedError
 from slav1.phase import Phase
-from slav1.replicas import ReplicaWatch
+from slav1.replicas import ReplicaWatch, StepReplay
 from slav1.session import Session
 from slav1.testing import Faults
 from slav1.torch_signals import Readings
@@ -58,6 +58,8 @@ class LoopWatch:
         )
         self.replicas = ReplicaWatch(session, self.prepared.copies)
         self.replicas.begin(-1)
+        self.replay: StepReplay | None = None
+        """Runs some micro-batches twice; None if none is."""
         self.step = -1
         """Step that ended last, counted from 0 over the whole run."""
         self.is_over = False
@@ -135,6 +137,8 @@ class LoopWatch:
             return batch
         self._in_hand.count_batch()
         self.recorder.enter(_FORWARD)
+        if self.replay is not None:
+            self.replay.expect(self.step + 1)
         if self._faults is not None:
             batch = self._faults.at_forward(self.step + 1, batch)
         self._in_hand.keep_batch(batch)
@@ -167,6 +171,8 @@ class LoopWatch:
             self.recorder.enter_synced_backward()
         else:
             self.recorder.enter(_BACKWARD)
+        if self.replay is not None:
+            self.replay.begin_backward()
         if self._faults is not None:
             self._faults.at_backward(self.step + 1)
         return loss
@@ -182,6 +188,8 @@ class LoopWatch:
                 self.prepared.settle()
         else:
             self.recorder.enter(after)
+        if self.replay is not None:
+            self.replay = self.replay.end_backward(self.step + 1)
         if self._faults is not None:
             self._faults.after_backward(self.step + 1, has_gradients=has_gradients)
 
@@ -307,6 +315,8 @@ class LoopWatch:
         self.gradients.forget_engine()
         self.prepared.remove()
         self.replicas.begin(self.step)
+        if self.replay is not None:
+            self.replay.drop()
         self._pace = Pace()
         self._in_hand.forget_batch()
 
@@ -344,6 +354,8 @@ class LoopWatch:
         self._in_hand.end(self.step, num_before=num_before)
         if self.step >= self.replicas.due_step:
             self.replicas.look(self.step)
+        if self.replay is not None:
+            self.replay.expect(self.step + 1)
         if self._faults is not None:
             self._faults.at_step_end(self.step)
         if self.step == 0 and self.session.attempt:
@@ -371,6 +383,8 @@ class LoopWatch:
             self.recorder.enter(self._pinned)
             return
         self._is_aside = True
+        if self.replay is not None:
+            self.replay.drop()
         self.recorder.enter(phase)
 
     def _go_on(self, phase: int) -> None:

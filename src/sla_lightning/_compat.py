@@ -215,6 +215,18 @@ def are_gradients_whole(trainer: Trainer) -> bool:
     return is_known and not isinstance(strategy, DeepSpeedStrategy)
 
 
+def replayable_modules(trainer: Trainer) -> list[tuple[str, Any]] | str:
+    """The modules inside of the one that is trained, by name; or why their calls can't be made
+    again, as the end of a sentence."""
+    if not are_gradients_whole(trainer):
+        return "parameters are spread over ranks"
+    module: Any = trainer.lightning_module
+    if getattr(module, "_compiler_ctx", None) is not None:
+        return "the training step is compiled, so the modules in it are not seen"
+    # Not the module itself: what it does is what the host logs and counts.
+    return list(module.named_children())
+
+
 def has_scaler(trainer: Trainer) -> bool:
     """Whether losses are scaled, so that updates are skipped in healthy runs."""
     if isinstance(trainer.strategy, DeepSpeedStrategy):

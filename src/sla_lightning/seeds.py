@@ -1,6 +1,7 @@
 """The seed contract in Lightning: when its parts come in a ``fit``."""
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -99,6 +100,11 @@ class FitSeeds:
             step = self._trainer.global_step
             self._seeds.check_samplers(loaders, epoch=epoch, step=step)
         self._seeds.watch(loaders, epoch)
+
+    @property
+    def tell_probe(self) -> Callable[..., None] | None:
+        """Told what the first micro-batch, run again, has shown; None if nobody asks."""
+        return self._seeds.tell_probe if self._seeds.probes else None
 
     def tell_workers(self) -> None:
         """Says what the workers have said; waits for nobody."""

@@ -15,7 +15,7 @@ from slav1.decision import Action
 from slav1.gradients import EngineUpdates, GradientWatch, leaves_out
 from slav1.phase import Phase
 from slav1.recorder import Recorder, layout
-from slav1.replicas import Found, ReplicaWatch, find_copies
+from slav1.replicas import Found, ReplicaWatch, StepReplay, find_copies
 from slav1.session import Session
 from slav1.testing import Faults
 from slav1.torch_memory import DeviceMemory
@@ -57,6 +57,8 @@ class FitWatch:
         self.are_gradients_whole = self._has_scaler = False
         self._memory = DeviceMemory(session.recorder)
         self.replicas = ReplicaWatch(session, self._copies)
+        self.replay: StepReplay | None = None
+        """Runs some micro-batches twice; None if none is."""
         self.step = trainer.global_step - 1
         self.next_save_step = math.inf
         """Step at whose end a checkpoint of our own is due."""
@@ -120,6 +122,8 @@ class FitWatch:
         self._num_batches = self._drawn.ready
         self.recorder.count_batch()
         self.recorder.enter(_FORWARD)
+        if self.replay is not None:
+            self.replay.expect(self.step + 1)
 
     def begin_backward(self, loss: Tensor) -> None:
         """Enters the backward; looks for what is not finite while it can be told apart."""
@@ -140,6 +144,8 @@ class FitWatch:
             self.recorder.enter_synced_backward()
         else:
             self.recorder.enter(_BACKWARD)
+        if self.replay is not None:
+            self.replay.begin_backward()
         if self._faults is not None:
             self._faults.at("backward")
 
@@ -152,6 +158,8 @@ class FitWatch:
                 self._own_work_end.settle()
         else:
             self.recorder.enter(_OPTIMIZER)
+        if self.replay is not None:
+            self.replay = self.replay.end_backward()
         if self._faults is not None:
             self._faults.before_optimizer()
 
@@ -203,6 +211,8 @@ class FitWatch:
     def close(self) -> None:
         """Gives the host back what was wrapped."""
         self.replicas.forget()
+        if self.replay is not None:
+            self.replay.drop()
         self.gradients.close()
         self._forget_engine()
         host: Any = self._trainer

@@ -4,6 +4,7 @@ import logging
 import math
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from sla_lightning.seeds import FitSeeds
 from sla_lightning.telemetry import FitWatch
 from slav1.checkpoint import Disk, PeersMissingError, Shelf
 from slav1.checkpoint.shelf import OWN_FOLDER
+from slav1.replicas import replay_for
 from slav1.session import RunSettings, Session, join
 from slav1.session.rendezvous import job_rendezvous
 from slav1.session.settings_source import resolve
@@ -84,6 +86,11 @@ class WatchedFit:
         try:
             self.guard.wrap()
             self.seeds = FitSeeds(trainer, module, self.session, faults)
+            self.watch.replay = replay_for(
+                self.session,
+                partial(_compat.replayable_modules, trainer),
+                tell_first=self.seeds.tell_probe,
+            )
             self._drive(shelf)
         except BaseException:
             self.leave("not_started")

@@ -5,7 +5,7 @@ from typing import Any
 
 from slav1.breach import Breach, Status
 from slav1.detectors._detector import Detector, Event
-from slav1.sample import Audit, Pulse, Replicas, Round, Sample, Save, Usage
+from slav1.sample import Audit, Pulse, Replicas, Rerun, Round, Sample, Save, Usage
 from slav1.state import from_plain, to_plain
 
 
@@ -36,7 +36,7 @@ class Guard:
                 for name, each in self._detectors.items()
                 if kind in each.WATCHES
             ]
-            for kind in (Sample, Round, Pulse, Save, Audit, Replicas, Usage)
+            for kind in (Sample, Round, Pulse, Save, Audit, Replicas, Rerun, Usage)
         }
         self.num_seen = dict.fromkeys(detectors, 0)
         """Events each rule has seen, counted over all ranks."""

@@ -235,8 +235,8 @@ class Audit:
     """When it was, on the coordinator's monotonic clock, in seconds."""
 
     moment: str
-    """``start``, ``repair``, ``resume``, ``rollback``, or ``workers`` for those of one rank's
-    loaders."""
+    """``start``, ``repair``, ``resume``, ``rollback``; or, of one rank, ``workers`` for those of
+    its loaders, ``probe`` for a step that it made twice."""
 
     wrong: tuple[str, ...] = ()
     """What the ranks found wrong when they compared, in sentences."""
@@ -249,6 +249,39 @@ class Audit:
 
     is_owed: bool = False
     """Whether the contract has set the seeds, so that streams must differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rerun:
+    """A micro-batch that one rank has run twice, compared with its first run."""
+
+    rank: int
+    """Global rank."""
+
+    step: int
+    """Optimizer step that it belongs to; its update has not been made when it is compared."""
+
+    micro_batch: int
+    """Which one of the step."""
+
+    num_compared: int
+    """Outputs and gradients that were compared."""
+
+    num_differing: int
+    """Those that were not the same."""
+
+    differing: tuple[str, ...] = ()
+    """Those, or the first of many."""
+
+    wrong: str = ""
+    """Which run was wrong by a third one: ``first``, ``second`` or ``unclear``; empty if
+    nothing differs."""
+
+    is_exact: bool = True
+    """Whether bits were compared; otherwise norms, with a tolerance."""
+
+    num_equal: int = 0
+    """Micro-batches that were the same before, in a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

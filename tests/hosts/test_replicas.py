@@ -80,6 +80,40 @@ def test_pc15_seeds_and_statistics_of_each_rank_are_fine(ranks: Any) -> None:
     assert [line.step for line in committed] == [3, 7, 11, 15, 19, 23]
 
 
+@pytest.mark.parametrize(
+    ("host", "prefix"),
+    [("lightning", "net."), pytest.param("accelerate", "", marks=pytest.mark.thorough)],
+)
+def test_a_wrong_number_that_the_mean_hides_is_found_and_undone(
+    host: str, prefix: str, ranks: Any
+) -> None:
+    """
+    One number that one of two ranks computes wrong, once, is found by running the micro-batch
+    again: rank, step and parameter are named, all ranks go back to before it, and end with the
+    weights of a run in which nothing went wrong and nothing was run twice.
+    """
+    healthy = ranks("replicas.py", host, 16)
+    ended = ranks("replicas.py", host, 16, env={"REPLAY": "1", "WRONG": "rank=1,step=9"})
+
+    assert healthy.succeeded() and ended.succeeded(), ended
+    assert [told(out, "wrong")["num"] for out in ended.out.values()] == [0, 1]
+    breach, *_ = entries(ranks.run_dir, "breach", rule=RULE)
+    assert (breach.rank, breach.step, breach.action) == (1, 9, "rollback")
+    assert breach.evidence["parameter"].startswith(prefix)
+    assert breach.evidence["wrong"] == "first"
+    assert breach.evidence["differing"][0] == f"output of {prefix[:-1] or 'Sequential'}"
+    assert [line.step for line in entries(ranks.run_dir, "restored")] == [
+        7 if host == "lightning" else 3
+    ]
+    assert held(ended, "weights") == held(healthy, "weights")
+    assert held(ended, "statistics") == held(healthy, "statistics")
+    assert entries(ranks.run_dir, "breach", rule="seed_contract") == []
+    (probe,) = [line for line in messages(ranks.run_dir, "notice") if "first micro-batch" in line][
+        :1
+    ]
+    assert "outputs and gradients had the same bits" in probe
+
+
 def messages_of_rule(ranks: Any) -> list[str]:
     """Notices of the rule."""
     return [line.message or "" for line in entries(ranks.run_dir, "notice", rule=RULE)]

@@ -127,7 +127,13 @@ class SeedSettings:
     """Whether the settings that let a step give the same bits twice are owed: a missing one
     is a breach. They are looked at, not set."""
 
+    probe: bool = False
+    """Whether forward and backward of the first micro-batch are run again, twice, and owe the
+    same bits; needs ``check`` or ``set``."""
+
     def __post_init__(self) -> None:
+        if self.probe and self.mode == "off":
+            raise ValueError("probe needs mode: check or set; mode is off.")
         if self.seed is not None:
             _check_range("seed", self.seed, 0, (1 << 32) - 1)
             if self.mode != "set":

@@ -20,6 +20,7 @@ from slav1.coordinator.rounds import Rounds
 from slav1.coordinator.state_requests import StateRequests
 from slav1.detectors._audits import audit_in
 from slav1.detectors._detector import Detector, is_of_job
+from slav1.detectors._reruns import rerun_in
 from slav1.guard import Guard
 from slav1.sample import Pulse, Replicas, Round, Sample, Usage
 from slav1.saves import save_in
@@ -92,9 +93,12 @@ class JobGuard:
         return found
 
     def on_note(self, note: RankNote, now_s: float) -> list[Breach]:
-        """Takes in a ledger line of a rank; returns what the save or audit it tells of shows."""
-        event = save_in(note.kind, note.step, note.evidence, time_s=now_s) or audit_in(
-            note.rule, note.step, note.evidence, time_s=now_s
+        """Takes in a ledger line of a rank; returns what the save, audit or second run of a
+        micro-batch it tells of shows."""
+        event = (
+            save_in(note.kind, note.step, note.evidence, time_s=now_s)
+            or audit_in(note.rule, note.step, note.evidence, time_s=now_s)
+            or rerun_in(note.rule, note.rank, note.step, note.evidence)
         )
         return [] if event is None else self._guard.observe(event)
 

@@ -3,9 +3,9 @@
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from slav1.breach import Breach
-from slav1.sample import Audit, Pulse, Replicas, Round, Sample, Save, Usage
+from slav1.sample import Audit, Pulse, Replicas, Rerun, Round, Sample, Save, Usage
 
-Event = Sample | Round | Pulse | Save | Audit | Usage | Replicas
+Event = Sample | Round | Pulse | Save | Audit | Usage | Replicas | Rerun
 """Anything a detector can watch."""
 
 State = TypeVar("State", bound=NamedTuple)

@@ -5,10 +5,15 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from slav1.breach import Breach, Fact, Status
-from slav1.sample import Difference, Replicas
+from slav1.detectors._reruns import observe_rerun
+from slav1.sample import Difference, Replicas, Rerun
 
 MAX_TOLD = 16
 """Differing tensors that the evidence lists."""
+
+
+_REPLAY = "replay"
+"""Part that stands for micro-batches that are run twice."""
 
 
 class Share(NamedTuple):
@@ -36,7 +41,8 @@ class ReplicaDivergenceState(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaDivergenceLiteral:
-    """Finds parameters and optimizer state that differ between ranks that hold copies.
+    """Finds parameters and optimizer state that differ between ranks that hold copies, and
+    micro-batches that a rank computed otherwise when it ran them again.
 
     No statistics: digests of bits that should be equal are compared. Of three copies or
     more the smaller number is suspect; two that differ are both, and never is rank 0 right
@@ -47,6 +53,8 @@ class ReplicaDivergenceLiteral:
     and nothing is known that lets healthy copies differ. So machines that compute
     differently, or copies that are meant to differ, are told once and stop nothing. The same
     holds for parameters that no optimizer updates: one rank may keep an average of weights.
+    A micro-batch is acted on if bits repeated ``equal_looks`` times before, and a third run
+    says that the first was wrong, which all ranks have trained with.
 
     Raises:
         ValueError: If a setting is out of range.
@@ -57,7 +65,7 @@ class ReplicaDivergenceLiteral:
 
     RULE: ClassVar[str] = "replica_divergence"
     VARIANT: ClassVar[str] = "literal"
-    WATCHES: ClassVar[tuple[type, ...]] = (Replicas,)
+    WATCHES: ClassVar[tuple[type, ...]] = (Replicas, Rerun)
     NUM_SAMPLES_NEEDED: ClassVar[int] = 1
 
     every_steps: int = 50
@@ -66,17 +74,25 @@ class ReplicaDivergenceLiteral:
     equal_looks: int = 2
     """Looks that must have found a tensor equal before a difference is acted on, 1 to 100."""
 
+    replay_ratio: float = 0.0
+    """Share of the micro-batches whose forward and backward each rank runs twice, 0 to 1;
+    costs as much of a step's time. 0 runs none."""
+
     def __post_init__(self) -> None:
         for name, highest in (("every_steps", 1_000_000), ("equal_looks", 100)):
             if not 1 <= getattr(self, name) <= highest:
                 raise ValueError(f"{name} must be 1 to {highest}, got {getattr(self, name)}.")
+        if not 0 <= self.replay_ratio <= 1:
+            raise ValueError(f"replay_ratio must be 0 to 1, got {self.replay_ratio}.")
 
     def start(self) -> ReplicaDivergenceState:
         return ReplicaDivergenceState()
 
     def observe(
-        self, state: ReplicaDivergenceState, event: Replicas
+        self, state: ReplicaDivergenceState, event: Replicas | Rerun
     ) -> tuple[ReplicaDivergenceState, Breach | None]:
+        if isinstance(event, Rerun):
+            return self._on_rerun(state, event)
         # By part and slot.
         known: dict[tuple[str, int], Share] = {share[:2]: share for share in state.shares}
         if event.is_first:
@@ -95,6 +111,15 @@ class ReplicaDivergenceLiteral:
         was_open = [share for share in mine if share.num_differing]
         recovered = _recovered(event, was_open[0]) if was_open and event.is_trained else None
         return ReplicaDivergenceState(_merged(known, after), apart), recovered
+
+    def _on_rerun(
+        self, state: ReplicaDivergenceState, event: Rerun
+    ) -> tuple[ReplicaDivergenceState, Breach | None]:
+        known: dict[tuple[str, int], Share] = {share[:2]: share for share in state.shares}
+        share = known.get((_REPLAY, 0), Share(part=_REPLAY))
+        num, breach = observe_rerun(share.num_differing, event, equal_looks=self.equal_looks)
+        after = _merged(known, [share._replace(num_differing=num)])
+        return state._replace(shares=after), breach
 
     def _differ(
         self,

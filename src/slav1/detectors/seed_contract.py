@@ -21,7 +21,8 @@ class SeedContractState(NamedTuple):
     seen: tuple[tuple[str, int, int, int, int], ...] = ()
     """Generator and digest, then rank, loader, worker and epoch."""
     is_open: int = 0
-    """1 while an incident is open."""
+    """1 while an incident is open; 2 while it is, or was joined by, one of a step that does not
+    repeat itself, which does not end."""
     rank: int = -1
     """Rank that it is about; -1 if it is about no single one."""
 
@@ -49,18 +50,30 @@ class SeedContract:
         after, twins = _with_streams(state, event.streams)
         wrong = (*event.wrong, *(twins if event.is_owed else ()))
         rank = event.at_fault[0] if len(event.at_fault) == 1 else None
+        if event.moment == "probe":
+            return _on_probe(after, event, wrong)
         if wrong:
-            after = after._replace(is_open=1, rank=-1 if rank is None else rank)
+            is_open = max(1, state.is_open)
+            after = after._replace(is_open=is_open, rank=-1 if rank is None else rank)
             return after, _finding(event, wrong, Status.BREACH, rank)
         if twins:
             return after, _finding(event, tuple(twins), Status.NOTICE, rank)
-        if state.is_open and event.moment != "workers":
+        if state.is_open == 1 and event.moment != "workers":
             # An incident ends under the rank that it began with.
             rank = None if state.rank < 0 else state.rank
             kept = ("All ranks have what they should have again.",)
             after = after._replace(is_open=0, rank=-1)
             return after, _finding(event, kept, Status.RECOVERED, rank)
         return after, None
+
+
+def _on_probe(
+    state: SeedContractState, event: Audit, wrong: tuple[str, ...]
+) -> tuple[SeedContractState, Breach | None]:
+    """Each rank tells of its own; what all of them find is told once."""
+    if not wrong or state.is_open == 2:
+        return state, None
+    return state._replace(is_open=2, rank=-1), _finding(event, wrong, Status.BREACH, None)
 
 
 def _with_streams(

@@ -1,7 +1,9 @@
 """The trainer's end: a few words and one record a step, nothing that can wait."""
 
+import contextlib
 import math
 import struct
+from collections.abc import Iterator
 from time import monotonic_ns
 
 from slav1.phase import Phase
@@ -102,6 +104,17 @@ class Recorder:
     def leave_out(self, waited_ns: int) -> None:
         """Takes time that was spent waiting for other ranks out of the phase in hand."""
         self._spent_ns[self._phase] -= waited_ns
+
+    @contextlib.contextmanager
+    def beside(self, phase: int) -> Iterator[None]:
+        """Something that counts for no phase's time, and has the limits of ``phase``."""
+        before, start_ns = self._phase, monotonic_ns()
+        self.enter(phase)
+        try:
+            yield
+        finally:
+            self.leave_out(monotonic_ns() - start_ns)
+            self.enter(before)
 
     def count_batch(self) -> None:
         """Says that one more batch has begun."""

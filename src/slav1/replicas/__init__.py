@@ -7,6 +7,7 @@ Imports torch, so nothing that the monitor imports may import this package.
 from slav1.replicas.find import Copy, Found, find_copies, trained
 from slav1.replicas.hashing import Digester, Workspace
 from slav1.replicas.microbatches import MicrobatchReplay, Replayed
+from slav1.replicas.step_replay import Roots, StepReplay, replay_for
 from slav1.replicas.watch import ReplicaWatch
 
 __all__ = [
@@ -16,7 +17,10 @@ __all__ = [
     "MicrobatchReplay",
     "Replayed",
     "ReplicaWatch",
+    "Roots",
+    "StepReplay",
     "Workspace",
     "find_copies",
+    "replay_for",
     "trained",
 ]

@@ -5,23 +5,16 @@ Imports torch, so nothing that the monitor imports may import this module.
 
 import contextlib
 import logging
-import random
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import xxhash
 from torch import Tensor, nn
 
-from slav1.replicas.hashing import Digester, Workspace
-
-MIN_TOLERANCE_RATIO = 1e-6
-"""Least difference of two norms that counts where gradients do not repeat bit for bit."""
-
-SAFETY = 10.0
-"""By how much a difference must exceed what two honest runs differed by."""
+from slav1.replicas._kept import Kept
+from slav1.replicas._marks import Mark, Marker, Tolerance, unequal_bits
 
 _log = logging.getLogger("slav1")
 
@@ -104,12 +97,12 @@ class MicrobatchReplay:
         self._ratio = ratio
         self._seed = seed
         self._tell = tell
-        self._tolerance_ratio: float | None = None
-        self._kept: _Kept | None = None
-        self._marks: dict[str, _Mark] = {}
+        self._tolerance = Tolerance()
+        self._kept: Kept | None = None
+        self._marks: dict[str, Mark] = {}
         self._hooks: list[Any] = []
         self._place = (0, 0)
-        self._workspace: Workspace | None = None
+        self._marker = Marker()
         self.is_on = True
         """Whether micro-batches are still replayed."""
         self.is_exact: bool | None = None
@@ -121,14 +114,16 @@ class MicrobatchReplay:
 
     def begin(self, step: int, micro_batch: int = 0) -> bool:
         """Before the forward of a micro-batch; returns whether it will be replayed."""
-        if not self.is_on or not (self.is_exact is None or self._is_chosen(step, micro_batch)):
+        if not self.is_on or not (
+            self.is_exact is None or is_chosen(step, micro_batch, self._ratio, self._seed)
+        ):
             return False
         self.cancel()
         self._place = step, micro_batch
-        self._kept = _Kept.of(self._model)
+        self._kept = Kept.of(_inside(self._model))
         for name, parameter in self._model.named_parameters():
             if parameter.requires_grad:
-                self._hooks.append(parameter.register_hook(self._marker(name)))
+                self._hooks.append(parameter.register_hook(self._marking(name)))
         return True
 
     def cancel(self) -> None:
@@ -156,15 +151,13 @@ class MicrobatchReplay:
             self._learn(first, second, self._again(kept, compute))
             return None
         self.num_replayed += 1
-        differing = self._differing(first, second)
+        differing = self._tolerance.differing(first, second)
         step, micro_batch = self._place
         wrong = ""
         if differing:
             self.num_differing += 1
             third = self._again(kept, compute)
-            is_first_wrong = not self._differing(second, third)
-            is_second_wrong = not self._differing(first, third)
-            wrong = "first" if is_first_wrong else "second" if is_second_wrong else "unclear"
+            wrong = self._tolerance.which_is_wrong(first, second, third)
         return Replayed(
             step=step,
             micro_batch=micro_batch,
@@ -173,43 +166,32 @@ class MicrobatchReplay:
             wrong=wrong,
         )
 
-    def _is_chosen(self, step: int, micro_batch: int) -> bool:
-        drawn = xxhash.xxh3_64_intdigest(f"{self._seed}:{step}:{micro_batch}".encode())
-        return drawn < self._ratio * (1 << 64)
-
-    def _marker(self, name: str) -> Callable[[Tensor], None]:
+    def _marking(self, name: str) -> Callable[[Tensor], None]:
         def mark(gradient: Tensor) -> None:
-            self._marks[name] = self._mark(gradient)
+            # What comes later in this backward may change the gradient in place.
+            self._marks[name] = self._marker.mark(gradient)
 
         return mark
 
-    def _mark(self, gradient: Tensor) -> "_Mark":
-        # What comes later in this backward may change the gradient in place.
-        plain = gradient.detach().contiguous()
-        if self._workspace is None or self._workspace.device != plain.device:
-            self._workspace = Workspace(plain.device)
-        sums = Digester([plain], self._workspace).sums(0)
-        return _Mark(sums, torch.linalg.vector_norm(plain, dtype=torch.float64))
-
-    def _again(self, kept: "_Kept", compute: Callable[[], Tensor]) -> dict[str, "_Mark"]:
+    def _again(self, kept: Kept, compute: Callable[[], Tensor]) -> dict[str, Mark]:
         named = [(name, one) for name, one in self._model.named_parameters() if one.requires_grad]
-        with kept.restored(self._model), _alone(self._model), torch.enable_grad():
+        with kept.restored(_inside(self._model)), _alone(self._model), torch.enable_grad():
             gradients = torch.autograd.grad(
                 compute(), [parameter for _, parameter in named], allow_unused=True
             )
         return {
-            name: self._mark(gradient)
+            name: self._marker.mark(gradient)
             for (name, _), gradient in zip(named, gradients, strict=True)
             if gradient is not None
         }
 
     def _learn(
-        self, first: dict[str, "_Mark"], second: dict[str, "_Mark"], third: dict[str, "_Mark"]
+        self, first: dict[str, Mark], second: dict[str, Mark], third: dict[str, Mark]
     ) -> None:
         """Learns from three runs of one micro-batch what can be expected of two."""
-        self.is_exact = not _unequal_bits(second, third)
+        self.is_exact = not unequal_bits(second, third)
         if self.is_exact:
-            if _unequal_bits(first, second):
+            if unequal_bits(first, second):
                 self.is_on = False
                 self._tell(
                     "Micro-batches are not replayed: a second run of the first one gave other "
@@ -217,72 +199,24 @@ class MicrobatchReplay:
                     "something is kept between runs, in a module or outside of it."
                 )
             return
-        apart = max(_apart(second, third).values(), default=0.0)
-        self._tolerance_ratio = max(MIN_TOLERANCE_RATIO, SAFETY * apart)
+        ratio = self._tolerance.widen(second, third)
         self._tell(
             "Gradients do not repeat bit for bit here, so replayed micro-batches are compared by "
-            f"the norms of their gradients, to {self._tolerance_ratio:.1e}: only gross errors "
+            f"the norms of their gradients, to {ratio:.1e}: only gross errors "
             "are found. torch.use_deterministic_algorithms(True) makes them repeat."
         )
 
-    def _differing(self, one: dict[str, "_Mark"], other: dict[str, "_Mark"]) -> tuple[str, ...]:
-        if self._tolerance_ratio is None:
-            return _unequal_bits(one, other)
-        limit = self._tolerance_ratio
-        # Written so that what is not a number is no honest difference either.
-        return tuple(name for name, apart in _apart(one, other).items() if not apart <= limit)
+
+def is_chosen(step: int, micro_batch: int, ratio: float, seed: int = 0) -> bool:
+    """Whether a micro-batch is among the share that is run twice; the same on all ranks."""
+    drawn = xxhash.xxh3_64_intdigest(f"{seed}:{step}:{micro_batch}".encode())
+    return drawn < ratio * (1 << 64)
 
 
-class _Mark(NamedTuple):
-    """What is kept of one gradient, on its device."""
-
-    sums: Tensor
-    norm: Tensor
-
-
-class _Kept(NamedTuple):
-    """What a forward begins with: generators and buffers."""
-
-    python: Any
-    numpy: Any
-    cpu: Tensor
-    device: Tensor | None
-    buffers: list[Tensor]
-
-    @classmethod
-    def of(cls, model: nn.Module) -> "_Kept":
-        """As they are now."""
-        numpy = sys.modules.get("numpy")
-        on_cuda = any(parameter.is_cuda for parameter in model.parameters())
-        return cls(
-            python=random.getstate(),
-            numpy=None if numpy is None else numpy.random.get_state(),
-            cpu=torch.get_rng_state(),
-            device=torch.cuda.get_rng_state() if on_cuda else None,
-            buffers=[buffer.detach().clone() for buffer in model.buffers()],
-        )
-
-    @contextlib.contextmanager
-    def restored(self, model: nn.Module) -> Iterator[None]:
-        """Puts all back for a while, and then what was there."""
-        now = _Kept.of(model)
-        self.put(model)
-        try:
-            yield
-        finally:
-            now.put(model)
-
-    def put(self, model: nn.Module) -> None:
-        """Makes generators and buffers what they were."""
-        random.setstate(self.python)
-        if self.numpy is not None:
-            sys.modules["numpy"].random.set_state(self.numpy)
-        torch.set_rng_state(self.cpu)
-        if self.device is not None:
-            torch.cuda.set_rng_state(self.device)
-        with torch.no_grad():
-            for buffer, value in zip(model.buffers(), self.buffers, strict=True):
-                buffer.copy_(value)
+def _inside(model: Any) -> nn.Module:
+    """What DDP wraps, or the model itself."""
+    module: nn.Module = model.module if hasattr(model, "require_forward_param_sync") else model
+    return module
 
 
 @contextlib.contextmanager
@@ -298,24 +232,3 @@ def _alone(model: Any) -> Iterator[None]:
             yield
     finally:
         model.require_forward_param_sync = before
-
-
-def _unequal_bits(one: dict[str, _Mark], other: dict[str, _Mark]) -> tuple[str, ...]:
-    names = sorted(one.keys() & other.keys())
-    missing = sorted(one.keys() ^ other.keys())
-    if not names:
-        return tuple(missing)
-    equal = torch.stack([(one[name].sums == other[name].sums).all() for name in names]).tolist()
-    return (*missing, *(name for name, same in zip(names, equal, strict=True) if not same))
-
-
-def _apart(one: dict[str, _Mark], other: dict[str, _Mark]) -> dict[str, float]:
-    """How far the norms of two runs are apart, as a share of the norm of all gradients."""
-    names = sorted(one.keys() & other.keys())
-    if not names:
-        return {}
-    here = torch.stack([one[name].norm for name in names])
-    there = torch.stack([other[name].norm for name in names])
-    whole = torch.maximum(torch.linalg.vector_norm(here), torch.linalg.vector_norm(there))
-    apart = (here - there).abs() / whole.clamp(min=1e-300)
-    return dict(zip(names, apart.tolist(), strict=True))

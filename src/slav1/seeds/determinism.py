@@ -1,7 +1,7 @@
 """Settings that decide whether the same step gives the same bits twice."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -48,6 +48,43 @@ def lacking(settings: Mapping[str, str], *, is_cuda: bool, world_size: int) -> l
     if world_size > 1 and settings["NCCL_ALGO"] == "unset":
         found.append("NCCL_ALGO is not set, so NCCL may sum in another order next time")
     return found
+
+
+def probe_sentence(
+    *,
+    rank: int,
+    first: str,
+    num_differing: int,
+    num_compared: int,
+    operators: Iterable[str],
+    ways: Iterable[str],
+    problem: str,
+) -> str:
+    """What came of running the first micro-batch of a rank again, twice.
+
+    Args:
+        rank: Global rank.
+        first: What differed first; empty if nothing did.
+        num_differing: Tensors that differed.
+        num_compared: Tensors that were compared.
+        operators: Operators of torch that have no deterministic form as they are set.
+        ways: What :func:`lacking` found.
+        problem: Why nothing was run again; empty if it was.
+    """
+    if problem:
+        return f"Whether the first step repeats itself was not tried: {problem}."
+    if not first:
+        return (
+            f"The first micro-batch was run again twice on rank {rank}: {num_compared} outputs and "
+            "gradients had the same bits."
+        )
+    named = f" Without a deterministic form: {', '.join(operators)}." if operators else ""
+    owed = "".join(f" {way[0].upper()}{way[1:]}." for way in ways)
+    return (
+        f"The first step does not repeat itself: run twice more on rank {rank}, {num_differing} of "
+        f"{num_compared} outputs and gradients had other bits, first {first}.{named}"
+        f"{owed or ' All settings are right, so look for what is drawn or kept elsewhere.'}"
+    )
 
 
 def _text(read: Callable[[], Any]) -> str:

@@ -18,7 +18,7 @@ from slav1.checkpoint.fingerprints import fingerprint_tensors, root_of
 from slav1.contract import SeedSettings
 from slav1.seeds.audit import Judged, Moment, Promise, judge
 from slav1.seeds.choice import Choice, choose, is_set, offset_of
-from slav1.seeds.determinism import settings_here
+from slav1.seeds.determinism import lacking, probe_sentence, settings_here
 from slav1.seeds.generators import digests, script_seed, seed_all, take
 from slav1.seeds.samplers import repeats_its_order
 from slav1.seeds.worker_watch import WorkerWatch
@@ -254,6 +254,58 @@ class Seeds:
             workers=told,
         )
 
+    @property
+    def probes(self) -> bool:
+        """Whether the first step owes the same bits when it is made again."""
+        return self._settings.probe
+
+    def tell_probe(
+        self,
+        step: int,
+        *,
+        first: str,
+        num_differing: int,
+        num_compared: int,
+        operators: Iterable[str] = (),
+        problem: str = "",
+    ) -> None:
+        """Says what came of making the forward and backward of a step again, twice.
+
+        Args:
+            step: The step.
+            first: What differed first; empty if nothing did.
+            num_differing: Tensors that differed.
+            num_compared: Tensors that were compared.
+            operators: Operators of torch that have no deterministic form as they are set.
+            problem: Why nothing was made again; empty if it was.
+        """
+        rank, is_cuda = self._peers.rank, self._is_cuda
+        ways = lacking(
+            settings_here(self._environment), is_cuda=is_cuda, world_size=self._peers.world_size
+        )
+        message = probe_sentence(
+            rank=rank,
+            first=first,
+            num_differing=num_differing,
+            num_compared=num_compared,
+            operators=operators,
+            ways=ways,
+            problem=problem,
+        )
+        self._peers.record(
+            "notice",
+            message,
+            step=step,
+            rule=RULE,
+            audit="probe",
+            is_quiet=bool(first) or rank != 0,
+            wrong=[message] if first else [],
+            at_fault=[rank] if first else [],
+            num_compared=num_compared,
+            num_differing=num_differing,
+            operators=list(operators),
+        )
+
     def close(self) -> None:
         """Gives the loaders back what was theirs."""
         self._workers.close()
@@ -268,13 +320,16 @@ class Seeds:
 
     def _look(self, state: Mapping[str, Any] | None) -> dict[str, Any]:
         """What this rank has of seeds, generators and settings."""
-        is_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         return {
             "script_seed": script_seed(),
             "generators": digests(take() if state is None else state),
             "settings": settings_here(self._environment),
-            "is_cuda": is_cuda,
+            "is_cuda": self._is_cuda,
         }
+
+    @property
+    def _is_cuda(self) -> bool:
+        return torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 
     def _fingerprints(self, weights: Mapping[str, Tensor], step: int) -> dict[str, str]:
         try:

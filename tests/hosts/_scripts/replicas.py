@@ -1,7 +1,8 @@
 """A training whose ranks have seeds of their own and a batch norm, and whose rank 0 keeps an
 average of the weights after a while; faults by ``SLA_INJECT``.
 
-Arguments: the host, number of steps.
+Arguments: the host, number of steps. ``REPLAY`` is the share of micro-batches to run twice; with
+``WRONG``, as in ``rank=1,step=7``, a layer computes one number wrong, once.
 """
 
 import json
@@ -22,15 +23,33 @@ from sla_accelerate import SLAAccelerator
 
 warnings.filterwarnings("ignore")
 RANK, NUM_RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-CLAUSES: dict[str, Any] = {"replica_divergence": {"every_steps": 5}}
+RATIO = float(os.environ.get("REPLAY", "0"))
+CLAUSES: dict[str, Any] = {
+    "replica_divergence": {"every_steps": 5, "replay_ratio": RATIO},
+    "seeds": {"probe": RATIO > 0},
+}
 STEP_S = 0.02
 AVERAGE_FROM_STEP = 14
+NOW = {"step": -1, "num_wrong": 0}
 
 
 def network() -> nn.Sequential:
     """Weights of this rank's own; the host has to make them equal."""
     torch.manual_seed(100 + RANK)
-    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    made = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    if wrong := os.environ.get("WRONG"):
+        rank, step = (int(part.partition("=")[2]) for part in wrong.split(","))
+
+        def spoil(layer: nn.Module, given: object, out: Tensor) -> Tensor:
+            if (RANK, NOW["step"]) != (rank, step) or NOW["num_wrong"]:
+                return out
+            NOW["num_wrong"] += 1
+            error = torch.zeros_like(out)
+            error[0, 3] = 1e-3
+            return out + error
+
+        made[0].register_forward_hook(spoil)
+    return made
 
 
 class Net(pl.LightningModule):
@@ -46,6 +65,7 @@ class Net(pl.LightningModule):
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         time.sleep(STEP_S)
+        NOW["step"] = self.global_step
         inputs, targets = batch
         return nn.functional.mse_loss(self.net(inputs), targets)
 
@@ -72,6 +92,7 @@ def with_accelerate(num_steps: int) -> nn.Module:
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     for inputs, targets in loader:
         time.sleep(STEP_S)
+        NOW["step"] = accelerator.sla_step + 1
         accelerator.backward(nn.functional.mse_loss(model(inputs), targets))
         optimizer.step()
         optimizer.zero_grad()
@@ -93,6 +114,7 @@ def main() -> None:
     for parameter in model.parameters():
         weights.update(parameter.detach().numpy().tobytes())
     statistics = json.dumps([buffer.tolist() for buffer in model.buffers()])
+    toys.tell("wrong", num=NOW["num_wrong"])
     toys.tell("held", weights=weights.hexdigest(), statistics=statistics)
 
 

@@ -172,7 +172,13 @@ def test_every_seed_setting_survives_the_file():
     """
     Each setting of the clause ``seeds`` can be set, and means the same after the file.
     """
-    changed = {"mode": "set", "seed": 7, "groups": [[0, 1], [2, 3]], "deterministic": True}
+    changed = {
+        "mode": "set",
+        "seed": 7,
+        "groups": [[0, 1], [2, 3]],
+        "deterministic": True,
+        "probe": True,
+    }
 
     contract = Contract.level("L2").override(seeds=changed)
 

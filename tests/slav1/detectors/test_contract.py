@@ -41,6 +41,7 @@ from slav1.sample import (
     Difference,
     Pulse,
     Replicas,
+    Rerun,
     Round,
     Sample,
     Save,
@@ -160,11 +161,23 @@ EVENTS = {
         is_first=st.booleans(),
         is_certain=st.booleans(),
     ),
+    Rerun: st.builds(
+        Rerun,
+        rank=st.integers(0, 3),
+        step=steps,
+        micro_batch=st.integers(0, 2),
+        num_compared=st.just(2),
+        num_differing=st.integers(0, 2),
+        differing=st.sampled_from([(), ("weight",), ("output of net", "weight")]),
+        wrong=st.sampled_from(["", "first", "second", "unclear"]),
+        is_exact=st.booleans(),
+        num_equal=st.integers(0, 3),
+    ),
     Audit: st.builds(
         Audit,
         step=steps | st.none(),
         time_s=st.floats(),
-        moment=st.sampled_from(["start", "rollback", "workers"]),
+        moment=st.sampled_from(["start", "rollback", "workers", "probe"]),
         wrong=st.sampled_from([(), ("Weights differ.",)]),
         at_fault=st.sampled_from([(), (1,), (0, 2)]),
         streams=st.lists(
@@ -228,6 +241,7 @@ def healthy(kind: type, number: int) -> Any:
         Sample: members[0],
         Round: Round(step=number, samples=members),
         Save: Save(step=number, time_s=10.0 * number, succeeded=True),
+        Rerun: Rerun(rank=0, step=number, micro_batch=0, num_compared=9, num_differing=0),
         Audit: Audit(step=number, time_s=10.0 * number, moment="workers", streams=(stream,)),
     }
     if kind in short:
@@ -313,7 +327,7 @@ def test_says_what_it_is_for(detector):
 
     assert kind.RULE and kind.RULE.islower()
     assert kind.VARIANT in {"literal", "learned", "sequential"}
-    assert set(kind.WATCHES) <= {Audit, Sample, Round, Pulse, Replicas, Save, Usage}
+    assert set(kind.WATCHES) <= {Audit, Sample, Round, Pulse, Replicas, Rerun, Save, Usage}
     assert kind.NUM_SAMPLES_NEEDED >= 1
 
 

@@ -1,10 +1,13 @@
 """Copies of tensors that are not equal any more: who is suspect, and what is done."""
 
+from typing import Any
+
 from _detector_tools import watch
 
 from slav1.breach import Breach, Status
 from slav1.detectors import ReplicaDivergenceLiteral
-from slav1.sample import Difference, Replicas
+from slav1.detectors._reruns import rerun_in
+from slav1.sample import Difference, Replicas, Rerun
 
 
 def looked(
@@ -34,7 +37,7 @@ def looked(
     )
 
 
-def found(*events: Replicas) -> list[Breach]:
+def found(*events: Replicas | Rerun) -> list[Breach]:
     """What the rule finds in a run."""
     return watch(ReplicaDivergenceLiteral(), events)
 
@@ -159,3 +162,71 @@ def test_what_no_optimizer_updates_is_told_once_and_never_acted_on() -> None:
     assert (notice.status, notice.is_actionable) == (Status.NOTICE, False)
     assert "Rank 0 holds other bits of ema.weight" in notice.message
     assert "No optimizer updates them" in notice.message
+
+
+def rerun(step: int, *names: str, wrong: str = "first", **changes: Any) -> Rerun:
+    """A micro-batch that rank 2 has run twice; of which these differ."""
+    usual: dict[str, Any] = {"num_differing": len(names), "differing": names, "num_equal": 9}
+    told = {"micro_batch": 1, "num_compared": 7, "wrong": wrong if names else ""} | usual | changes
+    return Rerun(rank=2, step=step, **told)
+
+
+def test_a_micro_batch_that_comes_out_otherwise_is_told_and_acted_on() -> None:
+    """
+    The rank, the step and the first parameter are named, and training goes back to before the
+    step; of more in a row the second, fourth and so on are told, and the next that repeats.
+    """
+    bad = rerun(12, "output of net", "net.0.weight")
+
+    breach, *more, recovered = found(rerun(3), bad, bad, bad, bad, rerun(20))
+
+    assert (breach.rank, breach.step, breach.is_actionable) == (2, 12, True)
+    assert breach.evidence["parameter"] == "net.0.weight"
+    assert breach.evidence["first_step"] == 12
+    assert breach.message == (
+        "Rank 2 ran micro-batch 1 of step 12 again and computed output of net and 1 more tensor "
+        "otherwise. The first run was wrong, by a third: all ranks have trained with its gradient. "
+        "Suspect its processor or memory."
+    )
+    assert len(more) == 2
+    assert recovered.status is Status.RECOVERED
+
+
+def test_a_micro_batch_is_acted_on_only_if_it_is_known_to_be_wrong() -> None:
+    """
+    Where the second run was wrong, nobody knows which, bits do not repeat, or none has
+    repeated before, a difference is told and nothing is done.
+    """
+    doubtful = [
+        {"wrong": "second"},
+        {"wrong": "unclear"},
+        {"is_exact": False},
+        {"num_equal": 1},
+    ]
+    breaches = [one for changes in doubtful for one in found(rerun(5, "net.0.weight", **changes))]
+
+    assert [one.is_actionable for one in breaches] == [False] * 4
+    assert {one.status for one in breaches} == {Status.BREACH}
+
+
+def test_a_line_of_a_ledger_becomes_the_second_run_it_tells_of() -> None:
+    """
+    Lines of the rule about a micro-batch are read, also where values have other types than
+    expected; other lines are none.
+    """
+    told = {
+        "micro_batch": 1,
+        "num_compared": 7,
+        "num_differing": 1,
+        "differing": ["net.0.weight"],
+        "wrong": "first",
+        "is_exact": True,
+        "num_equal": 9,
+    }
+    nonsense = {"micro_batch": "x", "differing": 3, "num_equal": None}
+    rule = "replica_divergence"
+
+    assert rerun_in(rule, 2, 5, {"replay": told}) == rerun(5, "net.0.weight")
+    assert rerun_in(rule, 2, 5, {"replay": nonsense}) is not None
+    assert rerun_in("hang", 2, 5, {"replay": told}) is None
+    assert rerun_in(rule, 2, 5, {}) is rerun_in(rule, None, 5, {"replay": told}) is None

@@ -63,6 +63,18 @@ def test_what_ranks_found_wrong_is_a_breach_until_it_is_right_again():
     assert [(f.status, f.rank) for f in found] == [(Status.BREACH, 2), (Status.RECOVERED, 2)]
 
 
+def test_a_step_that_does_not_repeat_itself_is_told_once():
+    """
+    What several ranks find of the same step is one breach without a rank, that a clean
+    comparison does not end; one that repeats is none.
+    """
+    wrong = [audit(moment="probe", wrong=(f"Rank {n}.",), at_fault=(n,)) for n in (0, 1)]
+
+    assert watch(SeedContract(), [audit(moment="probe")]) == []
+    found = watch(SeedContract(), [*wrong, audit(moment="rollback")])
+    assert [(f.status, f.rank, f.message) for f in found] == [(Status.BREACH, None, "Rank 0.")]
+
+
 def test_a_line_of_a_ledger_becomes_the_audit_it_tells_of():
     """
     Lines of the rule with an audit are read, also where values have other types than expected;
