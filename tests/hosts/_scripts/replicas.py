@@ -92,7 +92,7 @@ def with_accelerate(num_steps: int) -> nn.Module:
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     for inputs, targets in loader:
         time.sleep(STEP_S)
-        NOW["step"] = accelerator.sla_step + 1
+        NOW["step"] = accelerator.sla_last_step + 1
         accelerator.backward(nn.functional.mse_loss(model(inputs), targets))
         optimizer.step()
         optimizer.zero_grad()
