@@ -50,6 +50,14 @@ def track_of(loader: Any) -> LoaderTrack | None:
     return track
 
 
+def length_of(loader: Any) -> int | None:
+    """How many batches a loader brings; None if it does not know."""
+    try:
+        return len(loader)
+    except (TypeError, AttributeError):
+        return None
+
+
 def watch_fetches(
     loader: Any, find_watch: FindWatch, *, origin: Any = None, offset: int = 0
 ) -> None:

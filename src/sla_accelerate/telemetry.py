@@ -8,6 +8,7 @@ from typing import Any
 from torch import is_grad_enabled
 from torch.optim import Optimizer
 
+from sla_accelerate._compat import length_of
 from sla_accelerate._figures import LoopFigures
 from sla_accelerate._gradients import LoopGradients
 from sla_accelerate._inject import FaultPoints
@@ -125,7 +126,7 @@ class LoopWatch:
         if self._rest == _FORWARD:
             self._rest = _BETWEEN
             if not self.are_batches_uneven:
-                self.session.compare(num_batches=_length(loader))
+                self.session.compare(num_batches=length_of(loader))
             if self.seeds is not None:
                 self.seeds.start(self.step + 1)
         return self._faults is None or self._faults.at_data(self.step + 1)
@@ -392,10 +393,3 @@ class LoopWatch:
         if self._is_aside:
             self._is_aside = False
             self.recorder.forget_times()
-
-
-def _length(loader: Any) -> int | None:
-    try:
-        return len(loader)
-    except (TypeError, AttributeError):
-        return None
