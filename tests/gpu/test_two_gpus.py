@@ -30,9 +30,10 @@ def _runs() -> ModuleType:
     return module
 
 
-def _run(faults, **options):
+def _run(faults, clauses=None, **options):
     given = {"accelerator": "gpu", "ranks": 2, "steps": 200, "step_ms": 20, **options}
-    return _runs().run_job(faults=faults, limit_s=120, override={"hang": {"limit_s": 4}}, **given)
+    override = {"hang": {"limit_s": 4}, **(clauses or {})}
+    return _runs().run_job(faults=faults, limit_s=120, override=override, **given)
 
 
 def test_a_healthy_run_on_nccl_is_left_alone():
@@ -86,3 +87,28 @@ def test_a_killed_rank_on_nccl_is_found():
     breach = next(e for e in run.entries if e.kind == "breach")
     assert (breach.rule, breach.rank) == ("liveness", 1)
     assert run.status != 0
+
+
+@pytest.mark.parametrize(
+    ("what", "place", "mebibytes"),
+    [("parameter", ("layer.0.weight", "parameter"), 0), ("optimizer", ("ballast", "exp_avg"), 48)],
+)
+def test_a_flipped_bit_is_found_named_and_undone(what, place, mebibytes):
+    """
+    One bit that flips in the memory of one GPU is found at the next look, with the tensor and
+    both suspects, and both ranks go back to before it and come to the end.
+    """
+    run = _run(
+        f"bitflip:rank=1,step=105,bit=20,what={what}",
+        {"replica_divergence": {"every_steps": 20}, "checkpoint": {"every_steps": 25}},
+        mebibytes=mebibytes,
+    )
+
+    assert run.status == 0, run.output
+    breaches = [e for e in run.entries if e.kind == "breach"]
+    assert {e.rule for e in breaches} == {"replica_divergence"}
+    assert (breaches[0].rank, breaches[0].step) == (None, 120)
+    assert breaches[0].evidence["suspects"] == [0, 1]
+    named = {(one["parameter"], one["tensor"]) for one in breaches[0].evidence["differing"]}
+    assert place in named
+    assert [e.step for e in run.entries if e.kind == "restored"] == [99]
