@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from accelerate.utils import DummyOptim  # type: ignore[import-untyped]
+from accelerate.utils.deepspeed import DummyOptim  # type: ignore[import-untyped]
 from torch import Tensor, tensor
 from torch.optim import Optimizer
 
