@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from slav1.ledger import Entry, read_ledger
+from slav1.recorder.ring import read_ring_file
 
 SCRIPT = Path(__file__).parents[1] / "hosts" / "_scripts" / "every_strategy.py"
 NUM_STEPS = 40
@@ -30,6 +31,7 @@ SHARDED = [
     ("lightning", "fsdp_sharded"),
     ("lightning", "fsdp2"),
 ]
+READING = ("ckpt_success", "loss_variance", "memory_drift", "seed_contract", "update_skew")
 CLIPPED = [("accelerate", "fsdp+clip"), ("accelerate", "fsdp2+clip")]
 EVERY = [("accelerate", "ddp"), ("lightning", "ddp"), *SHARDED, *CLIPPED]
 
@@ -59,6 +61,7 @@ def test_a_nan_on_one_gpu_is_recovered_from(launch: Any, host: str, strategy: st
     After a NaN on one rank the update is left out on both where each holds the whole gradient
     or the norm that clipping has reduced, else both go back to the last good checkpoint; the
     run comes to its end with weights that are finite and, put together, the same on both ranks.
+    The rules that judge numbers have got them, memory of the GPU included.
     """
     ended = launch(
         SCRIPT,
@@ -75,6 +78,10 @@ def test_a_nan_on_one_gpu_is_recovered_from(launch: Any, host: str, strategy: st
     entries = ledger(launch)
     breach = next(e for e in entries if e.kind == "breach" and e.rank == 1)
     assert (breach.rule, breach.step) == ("non_finite", 12)
+    num_read = {e.rule: e.evidence["num_samples"] for e in entries if e.kind == "verdict"}
+    assert all(num_read[rule] > 0 for rule in READING), num_read
+    samples = list(read_ring_file(next((launch.folder / "runs").glob("*/ring-1.bin"))))
+    assert any(sample.allocated_mib for sample in samples)
     restored = [e.step for e in entries if e.kind == "restored"]
     assert restored == ([] if strategy == "ddp" or "clip" in strategy else [9])
 

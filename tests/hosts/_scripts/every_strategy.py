@@ -1,10 +1,12 @@
 """One small training under contract in any host and any strategy, on processors or on GPUs.
 
-Takes a host, a strategy and how many steps each rank makes; what goes wrong stands in
-``SLA_INJECT``. At the end each rank tells what it made and what weights it holds then.
+Takes a host, a strategy, how many steps each rank makes, and clauses of a contract as JSON if
+they are not the usual ones; what goes wrong stands in ``SLA_INJECT``. At the end each rank tells
+what it made and what weights it holds then.
 """
 
 import hashlib
+import json
 import sys
 import time
 from contextlib import nullcontext
@@ -31,6 +33,7 @@ def contract() -> Contract:
         checkpoint={"every_steps": SAVE_EVERY},
         replica_divergence={"every_steps": SAVE_EVERY},
         gradients={"zero_share_every": 1, "norm_every": 1},
+        **(json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}),
     )
 
 
@@ -83,7 +86,7 @@ def with_accelerate(strategy: str, num_steps: int) -> dict[str, Any]:
     from sla_accelerate import SLAAccelerator
 
     kind, _, clips = strategy.partition("+")
-    accelerator = SLAAccelerator(contract=contract(), **settings_for(kind))
+    accelerator = SLAAccelerator(contract=contract(), on_stop="flag", **settings_for(kind))
     torch.manual_seed(0)
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -100,6 +103,8 @@ def with_accelerate(strategy: str, num_steps: int) -> dict[str, Any]:
             optimizer.zero_grad()
             if (accelerator.sla_last_step + 1) % SAVE_EVERY == 0:
                 accelerator.save_state(f"checkpoints/step-{accelerator.sla_last_step}")
+            if accelerator.sla_should_stop:
+                break
     weights = weights_of(model)
     step, folder = accelerator.sla_last_step, accelerator.sla_run_folder
     accelerator.end_training()

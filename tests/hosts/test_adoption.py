@@ -1,0 +1,60 @@
+"""What adoption costs: examples as users have them, beside the same under contract."""
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ._runs import entries
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+WATCHED = sorted(path.stem for path in EXAMPLES.glob("*_watched.py"))
+WORDS = {"loop": ("--epochs", 2, "--cpu"), "fsdp_fine_tune": ("--steps", 12)}
+NUM_STEPS = {"loop": 16, "fsdp_fine_tune": 12}
+
+
+def plain(name: str) -> str:
+    return name.removesuffix("_watched")
+
+
+@pytest.mark.parametrize("name", WATCHED)
+def test_one_line_is_changed(name: str) -> None:
+    """
+    The watched script is the plain one with one line changed, or one line added.
+    """
+    before, after = (
+        (EXAMPLES / f"{one}.py").read_text().splitlines() for one in (plain(name), name)
+    )
+    changes = [
+        max(old_end - old, new_end - new)
+        for kind, old, old_end, new, new_end in difflib.SequenceMatcher(
+            None, before, after, autojunk=False
+        ).get_opcodes()
+        if kind != "equal"
+    ]
+    assert changes == [1]
+
+
+@pytest.mark.ranks
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", [name for name in WATCHED if plain(name) in WORDS])
+def test_the_watched_script_does_what_the_plain_one_does(ranks: Any, name: str) -> None:
+    """
+    On two ranks both say the same to the last digit, and the contract has seen every step of
+    the watched one and every checkpoint.
+    """
+    words = WORDS[plain(name)]
+    before = ranks("example.py", plain(name), *words)
+    after = ranks("example.py", name, *words)
+
+    assert before.succeeded(), before
+    assert after.succeeded(), after
+    assert before.out == after.out and before.out[0]
+    ledger = entries(ranks.run_dir)
+    (verdict,) = (e for e in ledger if e.kind == "verdict" and e.rule == "loss_variance")
+    assert verdict.evidence["num_samples"] == NUM_STEPS[plain(name)]
+    num_saves = 2 if plain(name) == "loop" else 1
+    assert sum(1 for e in ledger if e.kind == "checkpoint_committed") == num_saves
+    assert [e for e in ledger if e.kind in ("breach", "decision")] == []
