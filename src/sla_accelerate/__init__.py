@@ -9,11 +9,13 @@ if TYPE_CHECKING:
     from sla_accelerate._restore import LoadFailedError
     from sla_accelerate.accelerator import SLAAccelerator
     from sla_accelerate.actions import TrainingStoppedError
+    from sla_accelerate.trainer_callback import SLATrainerCallback
 
 __all__ = [
     "DataOrderError",
     "LoadFailedError",
     "SLAAccelerator",
+    "SLATrainerCallback",
     "TrainingStoppedError",
     "attach",
 ]
@@ -22,6 +24,7 @@ _HOMES = {
     "DataOrderError": "_order",
     "LoadFailedError": "_restore",
     "SLAAccelerator": "accelerator",
+    "SLATrainerCallback": "trainer_callback",
     "TrainingStoppedError": "actions",
     "attach": "_attach",
 }

@@ -157,7 +157,10 @@ class JoiningAccelerator(ToldAccelerator):
 
     def _sla_follow(self, loader: Any) -> None:
         watch_fetches(loader, _runs.current)
-        self._sla_positions.add(loader)
+        watch = _runs.current()
+        if watch is None or not watch.is_pinned:
+            # What is made for an evaluation is nothing to go on with.
+            self._sla_positions.add(loader)
 
     def _sla_shelve(self) -> Checkpoints:
         def held() -> HeldState:

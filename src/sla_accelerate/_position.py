@@ -147,6 +147,14 @@ class Positions:
             for (_, track), first, last in zip(tracked, before, after, strict=True)
         ]
 
+    def __len__(self) -> int:
+        return len(self._tracked())
+
+    def forget_plans(self) -> None:
+        """Lets every loader begin its next pass at the start after all."""
+        for _, track in self._tracked():
+            track.plan = None
+
     def leave_out(self, skips: list[tuple[Skip, ...]]) -> None:
         """Leaves batches out from now on."""
         for (_, track), more in zip(self._tracked(), skips, strict=True):

@@ -22,6 +22,7 @@ class Saver:
         save: Callable[..., Any],
         held: Callable[[], HeldState],
         positions: Positions,
+        host: str = "accelerate",
     ) -> None:
         """Starts with nothing.
 
@@ -30,7 +31,9 @@ class Saver:
             save: The host's ``save_state``, bound to it.
             held: Returns what it would save now.
             positions: Where its loaders are.
+            host: Who saves, for manifests.
         """
+        self._host = host
         self._accelerator = accelerator
         self._project = accelerator.project_configuration
         self._save = save
@@ -41,6 +44,7 @@ class Saver:
         """What the line of checkpoints has to know of the state as it is."""
         return self._held().facts(
             step=watch.step,
+            host=self._host,
             is_healthy=watch.is_healthy,
             with_content=watch.session.contract.checkpoint.verify == "content",
         )
@@ -50,7 +54,7 @@ class Saver:
         held, step = self._held(), max(0, watch.step)
         facts = SaveFacts(
             step=step,
-            host="accelerate",
+            host=self._host,
             kind="replicated" if held.is_replicated else "sharded",
             is_healthy=False,
         )

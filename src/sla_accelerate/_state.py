@@ -50,11 +50,12 @@ class HeldState:
         self.is_replicated = is_replicated(accelerator)
         self.is_deepspeed = accelerator.distributed_type == DistributedType.DEEPSPEED
 
-    def facts(self, *, step: int, is_healthy: bool, with_content: bool) -> SaveFacts:
+    def facts(self, *, step: int, host: str, is_healthy: bool, with_content: bool) -> SaveFacts:
         """What the line of checkpoints has to know.
 
         Args:
             step: Last step contained; -1 before the first one.
+            host: Who saves.
             is_healthy: Whether no breach is open.
             with_content: Whether the tensors are to be found again in the files.
         """
@@ -68,7 +69,7 @@ class HeldState:
             is_healthy = False
         return SaveFacts(
             step=max(0, step),
-            host="accelerate",
+            host=host,
             kind="replicated" if self.is_replicated else "sharded",
             tensors=tensors,
             replicas=trained(self.replicas(), self._optimizers),

@@ -34,6 +34,9 @@ class StepInHand:
         """
         self.has_loss = False
         """Whether a loss of it is known."""
+        self.losses_are_shares = False
+        """Whether the losses of micro-batches are divided already: their sum is the loss of
+        a step, not their mean."""
         self._recorder = recorder
         self._gradients = gradients
         self._prepared = prepared
@@ -95,4 +98,5 @@ class StepInHand:
         self._memory.read(step)
         batch, gradient = self._num_batches - 1, self._gradients.watch.take()
         # Accelerate is given the loss undivided, so the mean needs no scale.
-        self._losses.end_step(step, scale=1, batch=batch, flags=flags, gradient=gradient)
+        scale = None if self.losses_are_shares else 1
+        self._losses.end_step(step, scale=scale, batch=batch, flags=flags, gradient=gradient)

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
 from sla_accelerate._position import Positions
 from slav1.checkpoint.errors import CheckpointError
@@ -54,6 +54,28 @@ def check_on_stop(on_stop: str) -> OnStop:
 
 class NoWayBackError(Exception):
     """There is nothing to roll back to."""
+
+
+class Harm(NamedTuple):
+    """The steps that a rollback undoes."""
+
+    onset_step: int
+    """The first bad one, from 0."""
+
+    alarm_step: int
+    """The last one that is known to be bad."""
+
+    are_batches_bad: bool
+    """Whether it was their batches; False where only the beginning of the harm is known, not
+    what found it."""
+
+
+def harm_of(decision: Decision, step: int) -> Harm:
+    """What a decision to roll back is about; ``step`` is where it is carried out."""
+    alarm = step if decision.alarm_step is None else decision.alarm_step
+    onset = alarm if decision.onset_step is None else decision.onset_step
+    is_onset_alone = decision.alarm_step is None and decision.onset_step is not None
+    return Harm(onset, alarm, not is_onset_alone)
 
 
 class Watch(Protocol):
@@ -122,7 +144,7 @@ class Orders:
             return
         self.due = watch.session.decision()
         if watch.positions is None or not watch.positions.trains_with_loader:
-            self._stop_instead(
+            self.stop_instead(
                 watch,
                 "the loop does not train with batches of a prepared loader, so they can't be "
                 "set back.",
@@ -139,7 +161,7 @@ class Orders:
             with watch.aside(Phase.CHECKPOINT):
                 roll_back(watch, decision)
         except (NoWayBackError, CheckpointError) as error:
-            self._stop_instead(watch, str(error))
+            self.stop_instead(watch, str(error))
 
     def is_back(self, watch: Watch, step: int, detectors: Any) -> None:
         """The state is that of the end of ``step`` again."""
@@ -158,7 +180,8 @@ class Orders:
             step=self.stopped_at, action=self._action, run_folder=watch.session.run_folder
         )
 
-    def _stop_instead(self, watch: Watch, reason: str) -> None:
+    def stop_instead(self, watch: Watch, reason: str) -> None:
+        """Stops because there is no way back; ``reason`` says why in words."""
         self._tell(watch, reason)
         self._stop(watch, Action.STOP)
 

@@ -11,7 +11,7 @@ from sla_accelerate._folders import NumberedFolders
 from sla_accelerate._position import Positions
 from sla_accelerate._restore import Loaded, Restorer
 from sla_accelerate._saver import Saver
-from sla_accelerate.actions import NoWayBackError
+from sla_accelerate.actions import NoWayBackError, harm_of
 from sla_accelerate.mild_actions import MildActions
 from sla_accelerate.telemetry import LoopWatch
 from slav1.checkpoint import Choice, Shelf
@@ -206,12 +206,11 @@ class Checkpoints:
                 "what makes its updates is neither prepared nor registered "
                 "(register_for_checkpointing), so it can't be set back."
             )
-        alarm = watch.step if decision.alarm_step is None else decision.alarm_step
-        onset = alarm if decision.onset_step is None else decision.onset_step
-        # Where it began and not where it was found: its batches are good.
-        are_batches_good = decision.alarm_step is None and decision.onset_step is not None
-        bad = None if are_batches_good else self._positions.batches_of(onset, alarm)
-        choice = self.shelf(watch).choose(before_step=onset)
+        harm = harm_of(decision, watch.step)
+        bad = None
+        if harm.are_batches_bad:
+            bad = self._positions.batches_of(harm.onset_step, harm.alarm_step)
+        choice = self.shelf(watch).choose(before_step=harm.onset_step)
         if choice is None:
             raise NoWayBackError("it has no checkpoint yet; save_state() makes them.")
         loaded = self._restore(watch, choice)

@@ -102,6 +102,14 @@ class LoopWatch:
         for _ in range(num_batches):
             self._in_hand.count_batch()
 
+    def share_losses(self) -> None:
+        """Says that the loop divides the loss of each micro-batch before its backward."""
+        self._in_hand.losses_are_shares = True
+
+    def ignore_modes(self) -> None:
+        """Says that a model's mode tells nothing of what a batch is asked for."""
+        self._is_mode_telling = False
+
     def begin_pass(self, loader: Any, epoch: int) -> None:
         """A pass begins; nothing is drawn yet. Takes the loader underneath."""
         if self.seeds is not None and self.is_training_fetch:
@@ -278,6 +286,11 @@ class LoopWatch:
                 self._pinned, self._is_aside = pinned, was_aside
                 self.recorder.enter(before)
                 self.recorder.forget_times()
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether all that happens now is no part of a step."""
+        return self._pinned is not None
 
     @property
     def is_healthy(self) -> bool:

@@ -76,7 +76,7 @@ class LossReader:
         self,
         step: int,
         *,
-        scale: float,
+        scale: float | None,
         batch: int,
         flags: int,
         gradient: Readings = NOTHING_READ,
@@ -85,7 +85,8 @@ class LossReader:
 
         Args:
             step: Optimizer step that just ended.
-            scale: What the host divided each micro-batch's loss by.
+            scale: What the host divided each micro-batch's loss by; None for parts that add
+                up to the mean.
             batch: Batch number since the start; -1 if unknown.
             flags: Flags of :mod:`slav1.recorder.layout`.
             gradient: What was read of its gradient.
@@ -93,7 +94,7 @@ class LossReader:
         total, self._sum = self._sum, None
         num, self._num_micro_batches = self._num_micro_batches, 0
         loss = total
-        if total is not None and scale != num:
+        if total is not None and scale is not None and scale != num:
             loss = total * (scale / num)
         values = [loss, *gradient[:3]]
         late = {i: x for i, x in enumerate(values) if isinstance(x, Tensor)}

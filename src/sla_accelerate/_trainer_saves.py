@@ -1,0 +1,167 @@
+"""The checkpoints of a trainer: proved before they count, and removed only when they may be."""
+
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sla_accelerate import _compat_trainer
+from sla_accelerate._saver import Saver
+from sla_accelerate.telemetry import LoopWatch
+from slav1.checkpoint import Disk, SaveFacts, Shelf
+from slav1.checkpoint.errors import SaveFailedError, too_many_failed
+from slav1.checkpoint.shelf import OWN_FOLDER
+
+HOST = "transformers"
+"""Name of the host in manifests."""
+
+_log = logging.getLogger("sla_accelerate")
+
+
+def shelf_of(host: Any, watch: LoopWatch, trial: Any) -> Shelf:
+    """The checkpoints of one ``train``: those in its output folder, whichever script runs it."""
+    folder = _compat_trainer.output_dir(host, trial)
+    faults = watch.faults
+    return Shelf(
+        settings=watch.session.contract.checkpoint,
+        peers=watch.session.peers,
+        run_folder=watch.session.run_folder,
+        attempt=watch.session.attempt,
+        roots=[folder],
+        run=os.environ.get("SLA_RUN_ID") or str(folder),
+        disk=None
+        if faults is None
+        else Disk(after_flush=lambda path: faults.checkpoint(path, watch.step)),
+    )
+
+
+class Saves:
+    """Saves for one trainer while it is watched. Every rank makes the same calls."""
+
+    def __init__(self, host: Any, watch: LoopWatch, shelf: Shelf, make_saver: Any) -> None:
+        """Starts with nothing saved.
+
+        Args:
+            host: The trainer.
+            watch: The run.
+            shelf: The checkpoints of the run.
+            make_saver: Makes what writes them, of what writes the host's own files.
+        """
+        self._host = host
+        self._watch = watch
+        self._shelf = shelf
+        self._settings = watch.session.contract.checkpoint
+        self._write: Callable[[], Any] = lambda: None
+        self._path = Path()
+        self.saver: Saver = make_saver(self._write_host)
+        """Writes the state into a folder."""
+
+    def save(self, write: Callable[[], Any], *, trial: Any = None) -> None:
+        """Collective. Saves where the host saves, and does its rotation.
+
+        Args:
+            write: The host's own way to save.
+            trial: Of a search for parameters.
+
+        Raises:
+            SaveFailedError: On all ranks, if too many saves failed in a row.
+        """
+        folder = _compat_trainer.output_dir(self._host, trial)
+        path = folder / _compat_trainer.folder_name(self._host.state.global_step)
+        if self._prove(path, write):
+            self.rotate(folder, keeps=path)
+
+    def is_due(self, step: int) -> bool:
+        """Whether the contract wants a checkpoint of its own after a step."""
+        every = self._settings.every_steps
+        return every is not None and (step + 1) % every == 0
+
+    def check(self, path: Path) -> None:
+        """Collective. Verifies a checkpoint that the host is about to load from.
+
+        Raises:
+            CheckpointDamagedError: On all ranks, if it is not what was committed.
+        """
+        peers = self._watch.session.peers
+        # Where each machine has a disk of its own, others have nothing to look at.
+        seen = peers.gather("best checkpoint", path.is_dir(), limit_s=self._settings.limit_s)
+        if all(seen):
+            self._shelf.check(path)
+
+    def save_own(self, write: Callable[[], Any]) -> None:
+        """Collective. Saves in the run folder, as often as the contract wants it."""
+        folder = self._watch.session.run_folder / OWN_FOLDER
+        path = folder / _compat_trainer.folder_name(self._host.state.global_step)
+        self._prove(path, write)
+
+    def rotate(self, folder: Path, *, keeps: Path) -> None:
+        """Removes what the host would remove, but never the last good ones. The first rank acts.
+
+        Args:
+            folder: Where the host's checkpoints are.
+            keeps: The newest one.
+        """
+        limit, state = self._host.args.save_total_limit, self._host.state
+        if not limit or limit < 0 or self._watch.session.rank:
+            return
+        kept = {keeps.name, Path(state.best_model_checkpoint or "").name}
+        found = [path for _, path in _compat_trainer.numbered(folder)]
+        num_wanted = max(limit, len([path for path in found if path.name in kept]))
+        for path in [path for path in reversed(found) if path.name not in kept]:
+            if len(found) <= num_wanted:
+                return
+            if self._shelf.may_remove(path):
+                shutil.rmtree(path, ignore_errors=True)
+                self._shelf.removed(path)
+                found.remove(path)
+
+    def _prove(self, path: Path, write: Callable[[], Any]) -> bool:
+        """Collective. Whether it became a checkpoint."""
+        self._write, self._path = write, path
+        state = self._host.state
+        best = state.best_model_checkpoint
+        try:
+            self._shelf.save(path, self.saver.writer(self._watch, (), {}), self._facts())
+        except SaveFailedError as error:
+            state.best_model_checkpoint = best
+            self._bear(error)
+            return False
+        _compat_trainer.push(self._host, path)
+        return True
+
+    def _write_host(self, folder: str) -> None:
+        """Writes the host's files, on this rank."""
+        host, path = self._host, Path(folder)
+        with _compat_trainer.writing_to(host, path) as link:
+            self._write()
+        if host.state.best_model_checkpoint == str(link):
+            # Where it will lie.
+            host.state.best_model_checkpoint = str(self._path)
+            if host.args.should_save:
+                host.state.save_to_json(str(path / _compat_trainer.STATE))
+
+    def _facts(self) -> SaveFacts:
+        host = self._host
+        facts = self.saver.facts(self._watch)
+        if facts.tensors and self._settings.verify == "content":
+            facts = replace(facts, tensors=_compat_trainer.saved_tensors(host))
+        return replace(
+            facts,
+            position={"epoch": host.state.epoch, "global_step": host.state.global_step},
+            # Weights alone are a checkpoint, but none to go on from.
+            is_healthy=facts.is_healthy and not host.args.save_only_model,
+        )
+
+    def _bear(self, error: SaveFailedError) -> None:
+        session = self._watch.session
+        if error.is_skewed or not error.has_quorum:
+            session.ask_to_roll_back(error.reason, step=self._watch.step)
+        if self._shelf.num_failed_in_row >= self._settings.max_failed_saves:
+            if session.rank == 0:
+                session.note(too_many_failed(self._shelf.num_failed_in_row))
+            raise error
+        if session.rank == 0:
+            _log.warning("%s Training goes on.", error)
