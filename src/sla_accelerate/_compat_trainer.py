@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from transformers import Trainer, trainer
-from transformers.trainer import TRAINER_STATE_NAME as STATE
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from sla_accelerate import _runs
 from sla_accelerate._compat import is_watched, track_of, watch_fetches
+
+STATE: str = trainer.TRAINER_STATE_NAME
+"""The file in a checkpoint that holds the trainer's own counters."""
 
 _NAMES = (
     "_finalize_training",
@@ -225,7 +227,9 @@ def numbered(folder: Path) -> list[tuple[int, Path]]:
     prefix = f"{PREFIX_CHECKPOINT_DIR}-"
     found = [path for path in folder.glob(f"{prefix}*") if path.is_dir()]
     numbers = [(path.name.removeprefix(prefix), path) for path in found]
-    return sorted(((int(number), path) for number, path in numbers if number.isdigit()), reverse=True)
+    return sorted(
+        ((int(number), path) for number, path in numbers if number.isdigit()), reverse=True
+    )
 
 
 def saved_tensors(host: Any) -> dict[str, Any]:

@@ -18,7 +18,9 @@ class Place:
     """Puts the loader, the random numbers and the counters of one ``train`` where a checkpoint
     says, and leaves out the batches of bad steps."""
 
-    def __init__(self, host: Any, watch: LoopWatch, find_positions: Callable[[], Positions]) -> None:
+    def __init__(
+        self, host: Any, watch: LoopWatch, find_positions: Callable[[], Positions]
+    ) -> None:
         """Starts at the beginning, with nothing left out.
 
         Args:
@@ -77,10 +79,8 @@ class Place:
         num_out = num_left_out(self._skips, kwargs["epoch"], self._num_batches)
         if num_out:
             kwargs |= self._count(kwargs["steps_in_epoch"] - num_out)
-        if kwargs["steps_in_epoch"] <= 0:
-            return None
         try:
-            return run(**kwargs)
+            return run(**kwargs) if kwargs["steps_in_epoch"] > 0 else None
         finally:
             self.is_taken_up = False
 
@@ -124,9 +124,7 @@ class Place:
         watch.gradients.watch.load(loaded.gradients)
         (watch.go_back if self._is_rollback else watch.resume)(step, loaded.detectors)
         if watch.seeds is not None:
-            watch.seeds.has_loaded(
-                step + 1, has_noise=has_noise, is_rollback=self._is_rollback
-            )
+            watch.seeds.has_loaded(step + 1, has_noise=has_noise, is_rollback=self._is_rollback)
 
     def _say(self, message: str) -> None:
         if self._watch.session.rank == 0:

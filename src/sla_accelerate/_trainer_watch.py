@@ -1,5 +1,6 @@
 """One ``transformers.Trainer`` under the contract: what is put around its methods."""
 
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sla_accelerate import _compat_trainer, _runs
+from sla_accelerate._attach import attach
 from sla_accelerate._order import Skip
 from sla_accelerate._saver import Saver
 from sla_accelerate._state import HeldState
@@ -14,13 +16,14 @@ from sla_accelerate._trainer_place import Place
 from sla_accelerate._trainer_resume import Resume, read
 from sla_accelerate._trainer_saves import HOST, Saves, shelf_of
 from sla_accelerate.actions import harm_of
-from sla_accelerate._attach import attach
 from sla_accelerate.mild_actions import MildActions
 from sla_accelerate.telemetry import LoopWatch
 from slav1.checkpoint import Choice, Shelf
 from slav1.checkpoint.errors import CheckpointError
 from slav1.contract import Contract
 from slav1.phase import Phase
+
+_log = logging.getLogger("sla_accelerate")
 
 
 class RollbackDue(Exception):  # noqa: N818 - no error: it unwinds the loop
@@ -81,7 +84,7 @@ class TrainerWatch:
         self._wrap()
 
     def _wrap(self) -> None:
-        around = {
+        around: dict[str, Callable[..., Any]] = {
             "train": self._train,
             "evaluate": self._evaluate,
             "predict": self._evaluate,
@@ -130,7 +133,12 @@ class TrainerWatch:
     # -- around the host's methods ------------------------------------------------------------
 
     def _train(
-        self, train: Callable[..., Any], /, resume_from_checkpoint: Any = None, *args: Any, **kw: Any
+        self,
+        train: Callable[..., Any],
+        /,
+        resume_from_checkpoint: Any = None,
+        *args: Any,
+        **kw: Any,
     ) -> Any:
         trial = kw.get("trial", args[0] if args else None)
         try:
@@ -333,4 +341,5 @@ class TrainerWatch:
 
     def _say(self, message: str) -> None:
         if self._run is not None and self._run.watch.session.rank == 0:
+            _log.warning(message)
             self._run.watch.session.note(message)

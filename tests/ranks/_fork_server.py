@@ -29,12 +29,14 @@ STDIN, STDOUT, STDERR = 0, 1, 2
 
 def main() -> None:
     """Serves; in a forked rank, runs the script it was forked for."""
-    for name in ("lightning.pytorch", "sla_lightning", "accelerate", "sla_accelerate"):
+    for name in ("lightning.pytorch", "sla_lightning", "accelerate", "sla_accelerate.accelerator"):
         importlib.import_module(name)
     if importlib.util.find_spec("deepspeed"):
         # Accelerate imports it in the middle of a step, which takes seconds.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
         importlib.import_module("deepspeed")
+    if importlib.util.find_spec("transformers"):
+        importlib.import_module("sla_accelerate._trainer_watch")
     # Objects that no collection touches stay shared with the forks.
     gc.freeze()
     answer(ready=True)
