@@ -22,6 +22,7 @@ from slav1.checkpoint import Choice, Shelf
 from slav1.checkpoint.errors import CheckpointError
 from slav1.contract import Contract
 from slav1.phase import Phase
+from slav1.torch_signals import Readings
 
 _log = logging.getLogger("sla_accelerate")
 
@@ -110,7 +111,7 @@ class TrainerWatch:
         watch = run.watch
         if watch.step < self._host.state.global_step - 1:
             # A gradient scaler has left the update out; the host counts it.
-            watch.end_engine_step(None)
+            watch.end_engine_step(Readings(is_scaled=True))
         if watch.orders.due is not None:
             self._unwind(run)
         if watch.stopped_at is not None:

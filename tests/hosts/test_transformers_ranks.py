@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("transformers")
+
 from ._runs import messages, told
 
 pytestmark = [pytest.mark.ranks, pytest.mark.slow]

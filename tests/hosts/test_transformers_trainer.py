@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+
+pytest.importorskip("transformers")
 import trainers
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback
 
@@ -98,8 +100,7 @@ def notes(made: Trainer) -> str:
     return "\n".join(line.message or "" for line in ledger)
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("accumulation", [pytest.param(1, marks=pytest.mark.thorough), 3])
 def test_a_watched_training_is_the_same_training(make, accumulation):
     """
     Losses are to the last bit those of a training without the contract, each step is written
@@ -130,7 +131,7 @@ def test_a_watched_training_is_the_same_training(make, accumulation):
     ("num_steps", "how"),
     [
         (10, {}),
-        (5, {"gradient_accumulation_steps": 3}),
+        pytest.param(5, {"gradient_accumulation_steps": 3}, marks=pytest.mark.thorough),
         pytest.param(18, {"save_steps": 16}, marks=pytest.mark.thorough),
         pytest.param(17, {"save_strategy": "epoch"}, marks=pytest.mark.thorough),
         pytest.param(7, {"gradient_accumulation_steps": 5}, marks=pytest.mark.thorough),
@@ -183,6 +184,7 @@ def test_true_takes_the_newest_checkpoint_that_verifies(make):
     assert third.counts.steps == []
 
 
+@pytest.mark.thorough
 def test_true_passes_over_what_the_host_left_unfinished(make):
     """
     Of checkpoints that were saved without the contract the newest that looks whole is taken, not
@@ -231,6 +233,7 @@ def test_rotation_never_leaves_less_than_a_good_checkpoint(make, monkeypatch):
     assert not any(path.name.startswith(".sla-") for path in Path(made.args.output_dir).iterdir())
 
 
+@pytest.mark.thorough
 def test_the_best_checkpoint_stays_and_is_verified_before_it_is_loaded(make):
     """
     ``load_best_model_at_end`` keeps its checkpoint through the rotation, finds it under its own
@@ -262,9 +265,10 @@ def test_the_best_checkpoint_stays_and_is_verified_before_it_is_loaded(make):
     ("how", "orders"),
     [
         ({}, {"at_step": 10, "onset": 9, "alarm": 10}),
-        (
+        pytest.param(
             {"gradient_accumulation_steps": 3, "max_steps": -1, "num_train_epochs": 4},
             {"at_step": 8, "onset": 5, "alarm": 6},
+            marks=pytest.mark.thorough,
         ),
         pytest.param(
             {"save_steps": 12, "max_steps": -1, "num_train_epochs": 2},
@@ -402,6 +406,7 @@ def test_an_evaluation_is_no_step_and_no_run(make):
     assert run_folders(folder.parent) == [folder]
 
 
+@pytest.mark.thorough
 def test_a_trainer_that_lacks_private_names_trains_all_the_same(make, monkeypatch, caplog):
     """
     In a version of the host without them there is no rollback, which is said and becomes a stop;
@@ -417,6 +422,7 @@ def test_a_trainer_that_lacks_private_names_trains_all_the_same(make, monkeypatc
     assert checkpoints(made) == [4, 8]
 
 
+@pytest.mark.thorough
 def test_an_exception_ends_the_run_with_its_name(make):
     """
     What is raised in the loop is in the ledger, reaches the script, and the next training of the
