@@ -233,8 +233,7 @@ class TrainerWatch:
         _compat_trainer.put_last(self._host, self._callback)
         watch: LoopWatch = self._accelerator._sla_begin()
         self.run_folder = watch.session.run_folder
-        watch.share_losses()
-        watch.ignore_modes()
+        watch.is_driven()
         shelf = shelf_of(self._host, watch, trial)
         saves = Saves(self._host, watch, shelf, self._saver)
         place = Place(self._host, watch, lambda: self._accelerator._sla_positions)

@@ -168,6 +168,16 @@ class Orders:
         self.due = None
         watch.session.rolled_back(step, detectors)
 
+    def tell_that_all_is_done_again(self, session: Session) -> None:
+        """A launcher has started the run again, and it is at its first step all the same."""
+        if session.rank == 0:
+            session.note(
+                f"This is start {session.attempt + 1} of the run, and it trains from the first "
+                "step: the script has loaded no checkpoint. Call load_state('last_good') before "
+                "the loop; at a first start it returns None and changes nothing.",
+                step=0,
+            )
+
     def give_up(self, watch: Watch) -> None:
         """The training is left; what is still due will not be done."""
         if self.due is not None:

@@ -102,13 +102,10 @@ class LoopWatch:
         for _ in range(num_batches):
             self._in_hand.count_batch()
 
-    def share_losses(self) -> None:
-        """Says that the loop divides the loss of each micro-batch before its backward."""
-        self._in_hand.losses_are_shares = True
-
-    def ignore_modes(self) -> None:
-        """Says that a model's mode tells nothing of what a batch is asked for."""
-        self._is_mode_telling = False
+    def is_driven(self) -> None:
+        """A host's own loop trains: it divides the loss of each micro-batch before its backward,
+        tells of evaluations, and a model's mode says nothing."""
+        self._in_hand.losses_are_shares, self._is_mode_telling = True, False
 
     def begin_pass(self, loader: Any, epoch: int) -> None:
         """A pass begins; nothing is drawn yet. Takes the loader underneath."""
@@ -373,21 +370,12 @@ class LoopWatch:
         if self._faults is not None:
             self._faults.at_step_end(self.step)
         if self.step == 0 and self.session.attempt:
-            self._tell_that_all_is_done_again()
+            self.orders.tell_that_all_is_done_again(self.session)
         action = self.session.at_boundary(self.step)
         if action is not None:
             # Other tensors may take the place of those that are looked at.
             self.replicas.forget()
             self.orders.carry_out(self, action)
-
-    def _tell_that_all_is_done_again(self) -> None:
-        if self.session.rank == 0:
-            self.session.note(
-                f"This is start {self.session.attempt + 1} of the run, and it trains from the "
-                "first step: the script has loaded no checkpoint. Call load_state('last_good') "
-                "before the loop; at a first start it returns None and changes nothing.",
-                step=0,
-            )
 
     def _is_training(self) -> bool:
         return is_grad_enabled() and (not self._is_mode_telling or self.prepared.is_training())
