@@ -15,6 +15,7 @@ from sla_accelerate._position import Positions
 from sla_accelerate._restore import Restorer
 from sla_accelerate._saver import Saver
 from sla_accelerate._seeds import LoopSeeds
+from sla_accelerate._settings import settings_for
 from sla_accelerate._state import HeldState, has_scaler, is_replicated
 from sla_accelerate._told import ToldAccelerator
 from sla_accelerate._wishes import Wishes
@@ -33,20 +34,25 @@ class JoiningAccelerator(ToldAccelerator):
     """
 
     def _sla_set_up(self, wishes: Wishes, launcher: Mapping[str, str]) -> None:
-        """Collective if seeds are set. Makes what is under contract of what the host has set up.
+        """Collective. Makes what is under contract of what the host has set up.
 
         Args:
             wishes: What the user wants.
             launcher: What the launcher said.
+
+        Raises:
+            ValueError: On all ranks, if one of them can't use its settings, or they differ.
         """
         self._sla_wishes = wishes
+        # Only now do ranks know of each other: one alone must not fail and leave them waiting.
+        self._sla_settings = settings_for(self, wishes.asked)
         self._sla_launcher = launcher
         self._sla_has_run = False
-        self._sla_seed = _runs.seed_for(self, wishes.settings)
+        self._sla_seed = _runs.seed_for(self, self._sla_settings)
         self._sla_start_empty()
 
     def _sla_wish_again(self, wishes: Wishes) -> None:
-        """The settings of one that is under contract already are given once more.
+        """Collective. The settings of one that is under contract already are given once more.
 
         Raises:
             ValueError: If they are others.
@@ -56,8 +62,11 @@ class JoiningAccelerator(ToldAccelerator):
             self._sla_set_up(wishes, self._sla_launcher)
             self._sla_take_over()
             return
-        wanted = wishes._replace(is_unasked=present.is_unasked)
+        settings = settings_for(self, wishes.asked)
+        wanted = wishes._replace(asked=present.asked, is_unasked=present.is_unasked)
         names = [name for name, a, b in zip(Wishes._fields, present, wanted, strict=True) if a != b]
+        if settings[:2] != self._sla_settings[:2]:
+            names.insert(0, "settings")
         if names:
             raise ValueError(
                 f"This accelerator is under a contract already, with other {', '.join(names)}: "
@@ -94,7 +103,7 @@ class JoiningAccelerator(ToldAccelerator):
         is_new = _runs.current() is None
         self._sla_has_run = True
         wishes = self._sla_wishes
-        watch = _runs.begin(self, wishes.settings, wishes.on_stop, self._sla_launcher)
+        watch = _runs.begin(self, self._sla_settings, wishes.on_stop, self._sla_launcher)
         has_joined = self._sla_joined() is watch
         self._sla_joined = ref(watch)
         watch.positions = self._sla_positions
@@ -177,7 +186,7 @@ class JoiningAccelerator(ToldAccelerator):
             self,
             saver=saver,
             restorer=restorer,
-            settings=self._sla_wishes.settings.contract.checkpoint,
+            settings=self._sla_settings.contract.checkpoint,
             positions=self._sla_positions,
             skips_bad_batches=self._sla_wishes.skips_bad_batches,
         )

@@ -83,7 +83,7 @@ def begin(
         SessionError: If the run could not be opened; raised on every rank.
     """
     if (watch := current()) is not None:
-        if settings != _Shared.settings:
+        if _Shared.settings is None or settings[:2] != _Shared.settings[:2]:
             raise ValueError(
                 "contract and run_dir must be those of the run that is open: all "
                 "SLAAccelerator objects of a process share one run. Call end_training() "
@@ -105,6 +105,7 @@ def begin(
             num_nodes=place.num_nodes,
             can_roll_back=True,
             join_limit_s=JOIN_LIMIT_S,
+            origin=settings.origin,
         ),
         job_rendezvous(),
     )

@@ -6,16 +6,16 @@ from typing import NamedTuple
 from accelerate.state import PartialState  # type: ignore[import-untyped]
 
 from sla_accelerate._place import words_of_launcher
+from sla_accelerate._settings import Asked
 from sla_accelerate.actions import OnStop, check_on_stop
 from slav1.contract import Contract
-from slav1.session.settings_source import Resolved, resolve
 
 
 class Wishes(NamedTuple):
     """How one accelerator is watched."""
 
-    settings: Resolved
-    """Contract and run directory."""
+    asked: Asked
+    """Contract and run directory as far as the script says them."""
 
     on_stop: OnStop
     """What a stop does."""
@@ -38,13 +38,13 @@ def wish(
     skip_bad_batches: bool = True,
     log_figures: bool = False,
 ) -> Wishes:
-    """Finds what is not said, and checks what is; arguments as for the accelerator.
+    """Takes what is said; arguments as for the accelerator.
 
     Raises:
-        ValueError: If ``on_stop`` is no such word, or the contract can't be used.
+        ValueError: If ``on_stop`` is no such word.
     """
     stop = check_on_stop(on_stop)
-    return Wishes(resolve(contract, run_dir, os.environ), stop, skip_bad_batches, log_figures)
+    return Wishes((contract, run_dir), stop, skip_bad_batches, log_figures)
 
 
 def listen() -> dict[str, str]:

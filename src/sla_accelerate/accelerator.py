@@ -58,9 +58,10 @@ class SLAAccelerator(JoiningAccelerator):
         Args:
             args: As for ``accelerate.Accelerator``.
             contract: ``L1``, ``L2``, ``L3``, the path of a contract file, or a
-                ``Contract``. Default: ``SLA_CONTRACT``, else ``L1``.
+                ``Contract``. Default: ``SLA_CONTRACT``, else the block ``sla`` of Accelerate's
+                own file, else ``L1``.
             run_dir: Folder in which each run gets a folder of its own. Default:
-                ``SLA_RUN_DIR``, else ``sla_runs``.
+                ``SLA_RUN_DIR``, else that of the block, else ``sla_runs``.
             on_stop: ``raise`` ends the loop by ``TrainingStoppedError``; ``flag`` only
                 turns :attr:`sla_should_stop` on, and the loop must look at it after
                 each step.
@@ -73,7 +74,8 @@ class SLAAccelerator(JoiningAccelerator):
             kwargs: As for ``accelerate.Accelerator``.
 
         Raises:
-            ValueError: If ``on_stop`` is neither, or the contract can't be used.
+            ValueError: If ``on_stop`` is neither; on all ranks, if one of them can't use its
+                contract, or they have different ones.
         """
         wishes = wish(
             contract,

@@ -109,6 +109,7 @@ class WatchedFit:
                 node=self._trainer.node_rank,
                 num_nodes=self._trainer.num_nodes,
                 can_roll_back=not self._lacks,
+                origin=settings.origin,
             ),
             job_rendezvous(),
         )

@@ -21,6 +21,7 @@ LINES = [
     {"slav1.monitor", "slav1.metrics", "slav1.replicas"},
     {"slav1.session"},
     {"slav1.cli", "sla_lightning", "sla_accelerate"},
+    {"sla_accelerate.cli"},
 ]
 HOSTS = {
     "lightning": "sla_lightning",

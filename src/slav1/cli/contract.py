@@ -1,7 +1,7 @@
 """``sla contract show`` and ``sla contract check``: a contract with all it says."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,15 +42,30 @@ def check(
     """
     if not file.is_file():
         raise CommandLineError(f"{file} is no file; give the path of a contract in YAML.")
+    print_checked(lambda: Contract.load(file), "sla contract check", file, as_json=as_json)
+
+
+def print_checked(read: Callable[[], Contract], command: str, file: Path, *, as_json: bool) -> None:
+    """Prints the contract of a file, or why it can't be kept.
+
+    Args:
+        read: Reads it.
+        command: Who says so.
+        file: The file.
+        as_json: Whether to print JSON.
+
+    Raises:
+        typer.Exit: With :data:`REFUSED`, if it can't be kept.
+    """
     try:
-        contract = Contract.load(file)
+        contract = read()
         more = policy_notes(contract)
     except (ContractError, PolicyError) as error:
         key = error.key if isinstance(error, ContractError) else "policy"
         text = str(error) if isinstance(error, ContractError) else f"{file}: {error}"
         if as_json:
             print(json.dumps({"contract": None, "error": text, "key": key}))
-        print_note(f"sla contract check: {text}")
+        print_note(f"{command}: {text}")
         raise typer.Exit(REFUSED) from error
     _print(contract, as_json=as_json, more=more)
 

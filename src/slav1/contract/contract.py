@@ -106,13 +106,17 @@ class Contract:
         raise wrong_value("contract", value, f"a level ({levels}) or a YAML file that exists")
 
     @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> "Contract":
+    def from_dict(cls, raw: Mapping[str, Any], folder: Path | None = None) -> "Contract":
         """Makes a contract of plain values; undoes :meth:`to_dict`.
+
+        Args:
+            raw: The values.
+            folder: Where relative paths begin; None for the working folder.
 
         Raises:
             ContractError: If it says anything that can't be kept.
         """
-        return cls(**parts_from(raw))
+        return cls(**parts_from(raw, folder))
 
     def override(self, **clauses: Any) -> "Contract":
         """Returns the contract with some clauses changed.

@@ -32,6 +32,17 @@ class ContractError(ValueError):
         """Returns the same error, naming the file."""
         return ContractError(f"{file}: {self}", key=self.key, value=self.value, file=file)
 
+    def below(self, path: str) -> "ContractError":
+        """Returns the same error for a contract that is part of a larger document.
+
+        Args:
+            path: Path of the contract in it, for example ``mpirun_config.sla``.
+        """
+        begins = bool(self.key) and str(self).startswith(self.key)
+        key = f"{path}.{self.key}" if self.key else path
+        text = f"{path}.{self}" if begins else f"{path}: {self}"
+        return ContractError(text, key=key, value=self.value, file=self.file)
+
 
 def wrong_value(key: str, value: object, needed: str) -> ContractError:
     """Builds the error for a value of the wrong type or out of range.

@@ -9,6 +9,7 @@ import yaml
 from slav1.contract.error import ContractError
 
 _TAG = "tag:yaml.org,2002:"
+_TOO_DEEP = "this is nested too deeply; a contract has three levels."
 _SCALARS = (
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
@@ -42,12 +43,42 @@ def read_yaml(text: str) -> Any:
     Raises:
         ContractError: If it is no YAML, has a key twice, or asks for other types.
     """
+    node = compose_yaml(text)
+    return None if node is None else plain_of(node)
+
+
+def compose_yaml(text: str) -> yaml.Node | None:
+    """Turns YAML text into a tree that knows its places in the text.
+
+    Args:
+        text: One YAML document.
+
+    Returns:
+        Its root; None if it is empty.
+
+    Raises:
+        ContractError: If it is no YAML.
+    """
     try:
-        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+        return yaml.compose(text, _Loader)
     except yaml.YAMLError as error:
         raise ContractError(_in_one_line(error)) from error
     except RecursionError as error:
-        raise ContractError("this is nested too deeply; a contract has three levels.") from error
+        raise ContractError(_TOO_DEEP) from error
+
+
+def plain_of(node: yaml.Node) -> Any:
+    """Turns a tree of :func:`compose_yaml`, or a part of it, into plain values.
+
+    Raises:
+        ContractError: If it has a key twice, or asks for other types.
+    """
+    try:
+        return _Loader("").construct_document(node)
+    except yaml.YAMLError as error:
+        raise ContractError(_in_one_line(error)) from error
+    except RecursionError as error:
+        raise ContractError(_TOO_DEEP) from error
     except ContractError:
         raise
     except (ValueError, LookupError, TypeError, AttributeError) as error:

@@ -46,6 +46,7 @@ class Coordinator:
         earlier_rollbacks: Iterable[int] = (),
         earlier_fault: Fault | None = None,
         adviser: Adviser | None = None,
+        origin: str = "",
     ) -> None:
         """Starts before any node has said hello.
 
@@ -58,6 +59,7 @@ class Coordinator:
             earlier_rollbacks: Steps at which earlier starts of this run were sent back.
             earlier_fault: What earlier starts have not come back from.
             adviser: Who asks the policy about findings; None without one.
+            origin: Where the contract comes from, in sentences; empty if from code.
         """
         self._contract = contract
         self._journal = journal
@@ -94,7 +96,7 @@ class Coordinator:
         journal.note(
             "start",
             f"Watching {world_size} rank(s) on {num_nodes} node(s) by contract "
-            f"{contract.level_name}.",
+            f"{contract.level_name}. {origin}".strip(),
             evidence={"world_size": world_size, "num_nodes": num_nodes},
         )
 

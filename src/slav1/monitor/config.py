@@ -56,6 +56,9 @@ class MonitorConfig(msgspec.Struct, kw_only=True):
     """ZeroMQ addresses at which the coordinator may be reached; none on node 0, which
     opens it."""
 
+    origin: str = ""
+    """Where the contract comes from, in sentences; empty if from code."""
+
     host: str = "127.0.0.1"
     """Interface on which node 0 opens the coordinator."""
 

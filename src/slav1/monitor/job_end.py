@@ -73,6 +73,7 @@ class JobEnd:
                 earlier_fault(self._folder / "ledger.jsonl") if config.is_restart else None
             ),
             adviser=None if self._policy is None else self._adviser(self._policy, config),
+            origin=config.origin,
         )
         if self._policy is not None:
             _tell(self._policy, journal)

@@ -1,6 +1,7 @@
 """Joining a run: rank 0 opens it, local rank 0 of each node starts the monitor."""
 
 import hashlib
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ STARTED_LIMIT_S = 1.0
 """How long a monitor that must be there already is looked for, in seconds: if it is not,
 it has ended."""
 
+_log = logging.getLogger("slav1")
 _num_runs = 0
 
 
@@ -44,6 +46,8 @@ def join(
     global _num_runs
     num_earlier, _num_runs = _num_runs, _num_runs + 1
     if settings.rank == 0:
+        if settings.origin:
+            _log.info("%s", settings.origin)
         ticket, monitor = _open_for_all(settings, rendezvous, environment, num_earlier)
     else:
         ticket, monitor = _fetch(settings, rendezvous), None

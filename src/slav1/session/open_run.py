@@ -62,6 +62,10 @@ class RunSettings:
     """How long this rank waits for rank 0's ticket and for its node's monitor, in
     seconds. Longer where the ranks may come at very different times."""
 
+    origin: str = ""
+    """Where contract and run directory come from, in sentences, as far as they are not the
+    script's arguments. Rank 0's stands in the ledger."""
+
 
 def open_run(
     settings: RunSettings, environment: Mapping[str, str], num_earlier: int
@@ -99,7 +103,7 @@ def open_run(
     )
     if contract.monitor.kind == "off":
         save_contract(folder, contract)
-        return ticket, NoMonitor(folder, attempt, contract)
+        return ticket, NoMonitor(folder, attempt, contract, settings.origin)
     host = host_to_bind(settings.num_nodes, environment)
     config = monitor_config(settings, ticket, environment, server=server, host=host)
     monitor = start_monitor(config, contract.monitor.kind)
@@ -143,6 +147,7 @@ def monitor_config(
         server_secret=server.secret if server else "",
         coordinator=[f"tcp://{bracketed(name)}:{ticket.port}" for name in hosts],
         host=host,
+        origin=settings.origin,
     )
 
 

@@ -22,8 +22,8 @@ class NoMonitor:
     address = ""
     """There is no coordinator."""
 
-    def __init__(self, folder: Path, attempt: int, contract: Contract) -> None:
-        """Writes that the run is not watched.
+    def __init__(self, folder: Path, attempt: int, contract: Contract, origin: str) -> None:
+        """Writes that the run is not watched, and where the contract comes from.
 
         Raises:
             RunTakenError: If another job that still runs writes into the folder.
@@ -33,7 +33,10 @@ class NoMonitor:
         self._journal = Journal(self._ledger, attempt)
         self._journal.note(
             "start",
-            "Recording only: monitor.kind is off, so nothing is judged and nobody is warned.",
+            (
+                "Recording only: monitor.kind is off, so nothing is judged and nobody is warned. "
+                f"{origin}"
+            ).strip(),
             evidence={"is_watched": False},
         )
 

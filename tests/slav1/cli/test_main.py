@@ -6,7 +6,7 @@ import signal
 import pytest
 
 import slav1
-import slav1.cli._main as main_module
+from slav1.cli.program import READER_GONE
 from slav1.ledger import Entry
 
 # What a drawn box or a traceback would show.
@@ -136,7 +136,7 @@ def test_a_reader_that_leaves_ends_it_quietly(start_sla):
 
     process.wait(timeout=60)
 
-    assert process.returncode == main_module.READER_GONE
+    assert process.returncode == READER_GONE
     assert process.stderr.read() == ""
 
 

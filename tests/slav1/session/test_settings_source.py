@@ -1,49 +1,68 @@
 """Where settings come from: argument, environment, default."""
 
-import logging
 from pathlib import Path
 
 import pytest
 
 from slav1.contract import Contract
 from slav1.session.rendezvous import Alone, StoreRendezvous
-from slav1.session.settings_source import resolve
+from slav1.session.settings_source import Document, resolve
 
 
-def test_argument_wins_over_the_environment(caplog):
+def test_argument_wins_over_the_environment():
     """
-    What code says is taken, whatever the environment says, and nothing is logged.
+    What code says is taken, whatever environment and file say; no file is read for it, and
+    there is nothing to tell.
     """
     environment = {"SLA_CONTRACT": "L3", "SLA_RUN_DIR": "/elsewhere"}
-    with caplog.at_level(logging.INFO, "slav1"):
-        found = resolve("L2", "mine", environment)
+
+    found = resolve("L2", "mine", environment, lambda: pytest.fail("a file was read"))
 
     assert (found.contract.level_name, found.run_dir) == ("L2", Path("mine"))
-    assert caplog.messages == []
+    assert found.origin == ""
 
 
-def test_environment_is_taken_and_named(caplog):
+def test_environment_wins_over_a_file_and_is_named():
     """
-    What the code leaves open comes from the environment, and the log says so.
+    What the code leaves open comes from the environment before any file, and this is told.
     """
     environment = {"SLA_CONTRACT": "L3", "SLA_RUN_DIR": "/elsewhere"}
-    with caplog.at_level(logging.INFO, "slav1"):
-        found = resolve(None, None, environment)
+    found = resolve(None, None, environment, lambda: pytest.fail("a file was read"))
+    without = resolve(None, "mine", {"SLA_CONTRACT": "L3"})
 
     assert (found.contract.level_name, found.run_dir) == ("L3", Path("/elsewhere"))
-    assert [message.split(":")[0] for message in caplog.messages] == [
-        "The contract comes from SLA_CONTRACT",
-        "The run directory comes from SLA_RUN_DIR",
-    ]
+    assert found.origin == (
+        "The contract comes from SLA_CONTRACT: L3. "
+        "The run directory comes from SLA_RUN_DIR: /elsewhere."
+    )
+    assert without.origin == "The contract comes from SLA_CONTRACT: L3."
+
+
+def test_a_file_fills_what_is_open_and_is_named():
+    """
+    A file of the host's gives contract and run directory as far as nobody else does.
+    """
+    document = Document("its.yaml", Contract.level("L2"), "there")
+
+    both = resolve(None, None, {}, lambda: document)
+    one = resolve("L3", None, {}, lambda: document)
+
+    assert (both.contract.level_name, both.run_dir) == ("L2", Path("there"))
+    assert both.origin == (
+        "The contract comes from its.yaml; its level is L2. "
+        "The run directory comes from its.yaml: there."
+    )
+    assert (one.contract.level_name, one.run_dir) == ("L3", Path("there"))
 
 
 def test_defaults_are_the_mildest_level_and_a_folder_here():
     """
-    Without a word from anybody it is level L1 and the folder sla_runs.
+    Without a word from anybody it is level L1 and the folder sla_runs, and this is told.
     """
     found = resolve(None, None, {})
 
     assert (found.contract.level_name, found.run_dir) == ("L1", Path("sla_runs"))
+    assert found.origin == "Nothing names a contract, so it is that of level L1."
 
 
 def test_contract_may_be_a_file_or_itself(tmp_path):
