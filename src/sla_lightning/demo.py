@@ -4,7 +4,6 @@ Run by ``sla demo`` as ``python -m sla_lightning.demo``; runs by itself as well.
 nothing of faults: those come from outside, through ``SLA_INJECT``.
 """
 
-import argparse
 import warnings
 from collections.abc import Sequence
 
@@ -14,74 +13,43 @@ from torch.distributed import is_torchelastic_launched
 from torch.utils.data import DataLoader
 
 from sla_lightning import SLACallback
-from sla_lightning._demo_model import CharacterModel
-from sla_lightning._demo_text import ALPHABET, Windows, source_text
-from slav1.contract import Contract
-
-LENGTH = 32
-"""Characters the model looks back on."""
-
-BATCH_SIZE = 16
-"""Pieces of text in a batch of one rank."""
-
-SAVE_EVERY = 20
-"""Steps from one checkpoint to the next."""
-
-SEED = 7
-"""Makes the weights and the order of the data the same in every run."""
-
-_SHORT_MEMORY = {
-    "mode": "enforce",
-    "action": "stop",
-    "arl0": 1e5,
-    "block_steps": 20,
-    "warmup_steps": 100,
-    "suspect_after_steps": 60,
-}
-"""A leak shall be found in some hundred steps, so less evidence must do."""
+from sla_lightning._demo_module import CharacterModule
+from slav1.demo import (
+    BATCH_SIZE,
+    LENGTH,
+    SEED,
+    JobOptions,
+    Windows,
+    contract_for,
+    options_of,
+    source_text,
+)
 
 
-def demo_contract() -> Contract:
-    """The contract of the demo: L1, but a bad loss is acted on as well, there is always a
-    fresh checkpoint to go back to, and who watches a hang need not wait long."""
-    return Contract.level("L1").override(
-        loss_variance={"mode": "enforce", "action": "rollback"},
-        non_finite={"action": "rollback"},
-        hang={"limit_s": 5.0, "action": "restart"},
-        liveness={"action": "restart"},
-        memory_drift=_SHORT_MEMORY,
-        checkpoint={"every_steps": SAVE_EVERY},
-        seeds={"mode": "set"},
-        monitor={"grace_s": 2.0},
-    )
-
-
-def train(*, num_ranks: int, num_steps: int, run_dir: str) -> None:
+def train(options: JobOptions) -> None:
     """Trains on this machine's processor until the last step, or the contract, ends it.
 
     Args:
-        num_ranks: Processes to train with; the first starts the others.
-        num_steps: Optimizer steps to make.
-        run_dir: Where the contract keeps its ledger.
+        options: What is asked for; the first process starts the others.
     """
     L.seed_everything(SEED, verbose=False)
     data = Windows(source_text(), length=LENGTH)
+    contract = contract_for(saves_by_itself=True)
     trainer = L.Trainer(
         accelerator="cpu",
-        devices=num_ranks,
-        strategy="ddp" if num_ranks > 1 else "auto",
+        devices=options.num_ranks,
+        strategy="ddp" if options.num_ranks > 1 else "auto",
         # Variables of a cluster must not make it another job, but an agent may start it.
         plugins=[] if is_torchelastic_launched() else [LightningEnvironment()],
-        max_steps=num_steps,
-        callbacks=[SLACallback(contract=demo_contract(), run_dir=run_dir)],
+        max_steps=options.num_steps,
+        callbacks=[SLACallback(contract=contract, run_dir=options.run_dir)],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
     trainer.fit(
-        CharacterModel(num_characters=len(ALPHABET), length=LENGTH),
-        DataLoader(data, batch_size=BATCH_SIZE, shuffle=True, drop_last=True),
+        CharacterModule(), DataLoader(data, batch_size=BATCH_SIZE, shuffle=True, drop_last=True)
     )
 
 
@@ -91,16 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: Words of the command line; those of this process if None.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m sla_lightning.demo", description="The training job of sla demo."
-    )
-    parser.add_argument("--ranks", type=int, default=2, help="processes to train with")
-    parser.add_argument("--steps", type=int, default=400, help="optimizer steps to make")
-    parser.add_argument("--run-dir", default="sla_runs", help="folder for the ledger")
-    options = parser.parse_args(arguments)
+    options = options_of("python -m sla_lightning.demo", arguments)
     # Text that lies in memory needs no worker processes to load it.
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-    train(num_ranks=options.ranks, num_steps=options.steps, run_dir=options.run_dir)
+    train(options)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ _LIBC = ctypes.CDLL(None)
 RUN_ID = "SLA_RUN_ID"
 """Variable that names the run; every process of the job inherits it."""
 
-# A cluster's or launcher's variables would make Lightning join another job than ours.
+# A cluster's or launcher's variables would make the job join another job than ours.
 _FOREIGN = (
     *("LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
     *("MASTER_ADDR", "MASTER_PORT", "PL_GLOBAL_SEED"),
@@ -42,7 +42,7 @@ def environment_of_job(
     kept = {
         name: value
         for name, value in surroundings.items()
-        if name not in _FOREIGN and not name.startswith(("SLA_", "TORCHELASTIC_"))
+        if name not in _FOREIGN and not name.startswith(("SLA_", "TORCHELASTIC_", "ACCELERATE_"))
     }
     # More than one thread a rank only makes ranks on the same cores wait for each other.
     ours = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", RUN_ID: run_id}

@@ -55,7 +55,7 @@ class Picture:
             num_joined = len(self.ranks)
             return (
                 f"starting: {num_joined} of {self.num_ranks} ranks are up "
-                "(each imports PyTorch and Lightning first)"
+                "(each imports PyTorch and its host framework first)"
             )
         return "training"
 

@@ -2,10 +2,45 @@
 
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from slav1.cli._demo_scenario import Scenario, scenario
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """A host framework, and the training job that is written for it."""
+
+    title: str
+    """Its name for people."""
+
+    module: str
+    """The job; run by its name, since nothing here imports a host."""
+
+    starts_ranks: bool
+    """Whether the job's first process starts the others."""
+
+    environment: Mapping[str, str]
+    """Further variables that it needs."""
+
+
+BACKENDS = {
+    "lightning": Backend(
+        title="PyTorch Lightning",
+        module="sla_lightning.demo",
+        starts_ranks=True,
+        environment={},
+    ),
+    "accelerate": Backend(
+        title="Hugging Face Accelerate",
+        module="sla_accelerate.demo",
+        starts_ranks=False,
+        environment={"ACCELERATE_USE_CPU": "true"},
+    ),
+}
+"""Every host framework, the default first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +49,9 @@ class RunPlan:
 
     scenario: Scenario
     """What is injected, and what must follow."""
+
+    backend: Backend
+    """Host framework that it trains with."""
 
     num_ranks: int
     """Processes that train."""
@@ -57,10 +95,11 @@ def plan_run(*, fault: str, num_ranks: int, backend: str, out: Path, num_steps: 
         ValueError: If the options are not possible: in one line which, and what is needed.
         OSError: If the folder can't be made or written to, likewise.
     """
-    if backend != "lightning":
-        raise ValueError(f"--backend {backend} must be lightning, the only one so far.")
+    if backend not in BACKENDS:
+        raise ValueError(f"--backend {backend} must be one of {', '.join(BACKENDS)}.")
     plan = RunPlan(
         scenario=scenario(fault, num_ranks=num_ranks, num_steps=num_steps),
+        backend=BACKENDS[backend],
         num_ranks=num_ranks,
         num_steps=num_steps,
         out=out.absolute(),

@@ -43,7 +43,8 @@ def carry_out(plan: RunPlan, interrupts: Interrupts, *, as_json: bool) -> int:
     started_ns = time.time_ns()
     job = Job(
         _command(plan),
-        environment_of_job(os.environ, run_id=plan.run_id, inject=plan.scenario.inject),
+        dict(plan.backend.environment)
+        | environment_of_job(os.environ, run_id=plan.run_id, inject=plan.scenario.inject),
         plan.log,
     )
     console = console_for_demo()
@@ -71,11 +72,13 @@ def carry_out(plan: RunPlan, interrupts: Interrupts, *, as_json: bool) -> int:
 def _command(plan: RunPlan) -> list[str]:
     options = {"--ranks": plan.num_ranks, "--steps": plan.num_steps, "--run-dir": plan.out}
     words = [str(word) for option in options.items() for word in option]
-    if plan.scenario.ending != "restarted":
-        return [sys.executable, "-m", "sla_lightning.demo", *words]
-    # Lightning's own launcher starts nothing twice.
-    agent = ["--standalone", f"--nproc-per-node={plan.num_ranks}", "--max-restarts=1"]
-    return [sys.executable, *_TORCHRUN, *agent, "-m", "sla_lightning.demo", *words]
+    job = ["-m", plan.backend.module, *words]
+    # A host's own launcher starts nothing twice.
+    is_restarted = plan.scenario.ending == "restarted"
+    if not is_restarted and (plan.backend.starts_ranks or plan.num_ranks == 1):
+        return [sys.executable, *job]
+    agent = ["--standalone", f"--nproc-per-node={plan.num_ranks}", "--max-restarts"]
+    return [sys.executable, *_TORCHRUN, *agent, str(int(is_restarted)), *job]
 
 
 def _view(console: Console, *, as_json: bool) -> View:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from slav1.cli._demo_interrupts import noted_interrupts
-from slav1.cli._demo_plan import RunPlan, plan_run
+from slav1.cli._demo_plan import BACKENDS, RunPlan, plan_run
 from slav1.cli._demo_scenario import FAULTS, MAX_RANKS, usual_steps
 from slav1.cli._errors import CommandLineError
 
@@ -14,7 +14,9 @@ from slav1.cli._errors import CommandLineError
 def demo(
     fault: Annotated[str, typer.Option(help=f"What goes wrong: {', '.join(FAULTS)}.")] = "spike",
     ranks: Annotated[int, typer.Option(help=f"Processes to train with, 1 to {MAX_RANKS}.")] = 2,
-    backend: Annotated[str, typer.Option(help="Host framework: lightning.")] = "lightning",
+    backend: Annotated[
+        str, typer.Option(help=f"Host framework: {', '.join(BACKENDS)}.")
+    ] = "lightning",
     out: Annotated[Path, typer.Option(help="Folder for the files of the run.")] = Path("sla_runs"),
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the ledger and a summary, one object a line.")
@@ -48,6 +50,6 @@ def demo(
 def _print_head(plan: RunPlan) -> None:
     ranks = "1 process trains" if plan.num_ranks == 1 else f"{plan.num_ranks} processes train"
     print(f"sla demo: {ranks} a small character-level transformer on this CPU,")
-    print("with PyTorch Lightning, on the source text of Python's standard library.")
+    print(f"with {plan.backend.title}, on the source text of Python's standard library.")
     print(plan.scenario.injected)
     print(f"Files of this run: {plan.folder}\n", flush=True)

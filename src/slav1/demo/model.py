@@ -1,6 +1,5 @@
 """A character-level transformer small enough for a busy laptop."""
 
-import lightning as L
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -34,7 +33,7 @@ class Block(nn.Module):
         return mixed.transpose(1, 2).reshape(batch, length, width)
 
 
-class CharacterModel(L.LightningModule):
+class CharacterModel(nn.Module):
     """Predicts the next character from those before it."""
 
     def __init__(
@@ -45,10 +44,8 @@ class CharacterModel(L.LightningModule):
         width: int = 48,
         num_heads: int = 2,
         num_blocks: int = 2,
-        learning_rate: float = 3e-3,
     ) -> None:
         super().__init__()
-        self.learning_rate = learning_rate
         self.characters = nn.Embedding(num_characters, width)
         self.positions = nn.Parameter(torch.zeros(length, width))
         self.blocks = nn.Sequential(*(Block(width, num_heads) for _ in range(num_blocks)))
@@ -61,11 +58,12 @@ class CharacterModel(L.LightningModule):
         scores: Tensor = self.scores(self.last_norm(self.blocks(x)))
         return scores
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        """Mean cross entropy of a batch, in nats a character."""
-        text, following = batch
-        return functional.cross_entropy(self(text).flatten(0, 1), following.flatten())
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """AdamW over everything."""
-        return torch.optim.AdamW(self.parameters(), lr=self.learning_rate, fused=True)
+def cross_entropy(scores: Tensor, following: Tensor) -> Tensor:
+    """Mean cross entropy, in nats a character.
+
+    Args:
+        scores: As the model gives them; shape ``(batch, length, characters)``.
+        following: The characters that follow; shape ``(batch, length)``, int64.
+    """
+    return functional.cross_entropy(scores.flatten(0, 1), following.flatten())
