@@ -3,6 +3,7 @@
 import json
 import os
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -10,6 +11,10 @@ from slav1.policy.error import PolicyError
 
 MAX_ANSWER_BYTES = 1 << 16
 """Longest answer that is read."""
+
+KEEP_S = 5.0
+"""How long a connection is kept after an answer, in seconds: what lies between may have
+forgotten one that was idle for longer, without telling either end."""
 
 TOKEN = "SLA_POLICY_TOKEN"  # noqa: S105 - the name of a variable
 """Environment variable with a token for the server; sent as ``Authorization: Bearer``."""
@@ -32,6 +37,7 @@ class OpaServer:
         self._connection = kind(parts.hostname, parts.port, timeout=limit_s)
         self._path = f"{parts.path.rstrip('/')}/v1/{query.replace('.', '/')}"
         self._is_kept = False
+        self._answered_s = 0.0
         self._headers = {"Content-Type": "application/json"}
         if token := os.environ.get(TOKEN):
             self._headers["Authorization"] = f"Bearer {token}"
@@ -55,6 +61,8 @@ class OpaServer:
         return _result(raw)
 
     def _post_twice(self, body: bytes) -> tuple[int, bytes]:
+        if monotonic() - self._answered_s > KEEP_S:
+            self._hang_up()
         was_kept = self._is_kept
         try:
             return self._post(body)
@@ -71,7 +79,7 @@ class OpaServer:
         raw = answer.read(MAX_ANSWER_BYTES + 1)
         if len(raw) > MAX_ANSWER_BYTES:
             raise HTTPException(f"its answer is longer than {MAX_ANSWER_BYTES} bytes")
-        self._is_kept = not answer.will_close
+        self._is_kept, self._answered_s = not answer.will_close, monotonic()
         return answer.status, raw
 
     def _hang_up(self) -> None:

@@ -12,6 +12,7 @@ AUTOSCALE = "data.training.autoscale.allow"
 """Rule of the published example, which answers true or false."""
 
 _TRACE = "Stack backtrace"
+_NO_RULE = "not a valid rule path"
 
 
 class RegoPolicy:
@@ -47,6 +48,11 @@ class RegoPolicy:
             raise PolicyError(
                 f"{name}: it has no package for {self.query}; it has {', '.join(packages)}."
             )
+        if not self._has_rule(packages):
+            raise PolicyError(
+                f"{name}: it has no rule {self.query}, so it would never decide. Is its name "
+                "written as in policy.query?"
+            )
 
     def value(self, document: str) -> Any:
         """Returns what the rule says about an input document, as JSON text; None if it is
@@ -62,6 +68,24 @@ class RegoPolicy:
             return result[0]["expressions"][0]["value"] if result else None
         except Exception as error:
             raise PolicyError(f"It can't be evaluated: {reason_of(error)}.") from error
+
+    def _has_rule(self, packages: list[str]) -> bool:
+        """Whether the query names a rule, a part of what one says, or a whole package."""
+        if any(_is_in(each, self.query) for each in packages):
+            return True
+        self._engine.set_input_json("{}")
+        path = self.query
+        while any(_is_in(path, each) for each in packages):
+            try:
+                self._engine.eval_rule(path)
+            except Exception as error:  # noqa: BLE001 - whatever the engine raises
+                if _NO_RULE not in str(error):
+                    # It is there; what it says is looked at later.
+                    return True
+            else:
+                return True
+            path = path.rpartition(".")[0]
+        return False
 
 
 def reason_of(error: BaseException) -> str:

@@ -177,7 +177,7 @@ def _about_seeds(looks: Sequence[Mapping[str, Any]], promise: Promise) -> list[s
     if promise.is_set:
         return []
     if all(seed is None for seed in seeds):
-        return ["Nobody has seeded torch, so Python's and numpy's numbers can't be had again."]
+        return ["Nobody has seeded torch, so the random numbers of this run can't be had again."]
     if len(set(seeds)) > 1:
         return ["The script gives each rank a seed of its own."]
     return []

@@ -43,6 +43,19 @@ def test_a_question_is_put_as_the_server_wants_it(server, opa, monkeypatch):
     assert headers["Authorization"] == "Bearer t0ken"
 
 
+def test_a_connection_that_was_idle_for_long_is_not_used_again(server, opa, monkeypatch):
+    """
+    Between two breaches lie hours, in which a firewall may have forgotten the connection: a
+    question after a while gets a new one.
+    """
+    opa.value("{}")
+    kept = opa._connection.sock
+    monkeypatch.setattr("slav1.policy.opa.KEEP_S", -1.0)
+    opa.value("{}")
+
+    assert opa._connection.sock is not kept
+
+
 @pytest.mark.parametrize(
     ("body", "value"),
     [

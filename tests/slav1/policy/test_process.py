@@ -97,6 +97,7 @@ def test_answers_are_what_the_rule_says(open_policy):
         ('package slav1.decision\naction = "stop" { input.x }', ["no Rego policy", "`if`"]),
         ('package slav1.decision\naction := "stop" if { x > 3 }', ["unsafe"]),
         ("package mine\nallow if input.x", ["data.mine", "policy.query"]),
+        ("package slav1.decision\nactions := 1 if input.x", ["no rule data.slav1.decision.action"]),
         ("", ["no Rego policy"]),
         ("\0\1", ["no Rego policy"]),
     ],

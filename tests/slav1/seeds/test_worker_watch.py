@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader
 from slav1.seeds.worker_watch import MAX_EPOCHS, WorkerWatch
 
 
-class OwnLoader:
+class ForeignLoader:
     """A loader that starts its workers in a way of its own, as those of other libraries do."""
 
     __slots__ = ()
@@ -28,7 +28,7 @@ def test_a_loader_that_is_none_of_torchs_is_left_alone() -> None:
     A loader of another library is neither changed nor asked for what only torch's have.
     """
     watch = WorkerWatch()
-    watch.watch([OwnLoader(), [1]], 0, seed=1)
+    watch.watch([ForeignLoader(), [1]], 0, seed=1)
 
     assert watch.news() == []
     watch.close()
