@@ -151,7 +151,7 @@ class SLACallback(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Counts the epoch; tells what random numbers its workers have begun with."""
-        self._running().recorder.count_epoch()
+        self._running().end_epoch()
         self._watched().tell_workers()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -22,7 +22,11 @@ from slav1.torch_memory import DeviceMemory
 from slav1.torch_signals import WARMUP_STEPS, LossReader, OwnWorkEnd, non_finite_flags
 
 _DATA, _FORWARD, _OPTIMIZER = int(Phase.DATA), int(Phase.FORWARD), int(Phase.OPTIMIZER)
-_BACKWARD, _BETWEEN = int(Phase.BACKWARD), int(Phase.BETWEEN)
+_BACKWARD, _BETWEEN, _EVALUATION = (
+    int(Phase.BACKWARD),
+    int(Phase.BETWEEN),
+    int(Phase.EVALUATION),
+)
 
 
 class FitWatch:
@@ -74,7 +78,7 @@ class FitWatch:
         self._bad_batch: int | None = None
         self._num_steps = 0
         self._is_synced = False
-        self._resume_phase = int(Phase.SETUP)
+        self._resume_phase, self._is_between_epochs = int(Phase.SETUP), False
         self._own_work_end: OwnWorkEnd | None = None
         self._metrics: StepMetrics | None = None
         self.figures: Callable[[], Mapping[str, float]] | None = None
@@ -108,7 +112,7 @@ class FitWatch:
         self._flags, self._bad_batch = 0, None
         self._model = self._trainer.strategy.model
         self._is_automatic = self._module.automatic_optimization
-        self._resume_phase = _BETWEEN
+        self._resume_phase, self._is_between_epochs = _BETWEEN, False
         self.recorder.starts_at(self.step + 1)
         self.recorder.enter(_BETWEEN)
         self.recorder.forget_times()
@@ -206,7 +210,14 @@ class FitWatch:
     def resume_steps(self) -> None:
         """An evaluation or a save is over; it is no part of a step."""
         self.recorder.enter(self._resume_phase)
-        self.recorder.forget_times()
+        self.recorder.forget_times(was_evaluation=not self._is_between_epochs)
+
+    def end_epoch(self) -> None:
+        """The epoch's last batch is done. What the hooks that follow do nobody knows, so until
+        the next epoch asks for a batch they have the limits of an evaluation."""
+        self.recorder.count_epoch()
+        self._resume_phase, self._is_between_epochs = _EVALUATION, True
+        self.recorder.enter(_EVALUATION)
 
     def close(self) -> None:
         """Gives the host back what was wrapped."""
@@ -253,6 +264,9 @@ class FitWatch:
 
     def _before_fetch(self) -> None:
         self.recorder.enter(_DATA)
+        if self._is_between_epochs:
+            self._resume_phase, self._is_between_epochs = _BETWEEN, False
+            self.recorder.forget_times(was_evaluation=False)
         if self._faults is not None:
             self._faults.at("data")
 

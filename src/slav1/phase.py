@@ -28,7 +28,7 @@ class Phase(IntEnum):
     """After one step and before the next batch: other callbacks, logging, epoch ends."""
 
     EVALUATION = 6
-    """Validation inside training."""
+    """Validation inside training, and what hooks and loops do between two epochs."""
 
     CHECKPOINT = 7
     """Writing a checkpoint."""

@@ -46,3 +46,16 @@ def test_pc30_compiling_is_neither_a_hang_nor_a_slow_rank(ranks: Any) -> None:
     (folder,) = run_folders(ranks.run_dir)
     times_s = sorted(sample.step_time_s for sample in read_ring_file(folder / "ring-0.bin"))
     assert times_s[len(times_s) // 2] < 0.2
+
+
+@pytest.mark.thorough
+def test_long_ends_and_beginnings_of_epochs_are_no_hang(ranks: Any) -> None:
+    """
+    Workers that start anew in each epoch, and a hook at its end, that take over the limit of a
+    step report nothing, and are no evaluations.
+    """
+    ended = ranks("epochs.py", num_ranks=1)
+
+    assert ended.succeeded(), ended
+    assert told(ended.out[0], "trained")["num_steps"] == 120
+    assert entries(ranks.run_dir, "incident_begin", "breach", rule="hang") == []

@@ -18,6 +18,8 @@ from slav1.sample import Pulse, Sample
 
 NUM_NEEDED = 30
 SECONDS_PER_DAY = 86_400.0
+# Times that the first batch of an epoch may take what the very first took, to be usual.
+FIRST_DATA_RATIO = 2.0
 # Phases that lie between two steps and are no part of either.
 _LONG_PHASES = frozenset({Phase.EVALUATION, Phase.CHECKPOINT})
 _LEARNED = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.BETWEEN)
@@ -31,6 +33,8 @@ class HangLearnedState(NamedTuple):
     """In the order of the phases."""
     had_long_phase: bool = False
     """Whether the step in hand began after an evaluation or a checkpoint."""
+    first_data_s: float = 0.0
+    """Longest wait for a batch in the first steps of the process, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,10 @@ class HangLearned:
     learned limit, whichever is longest, so a model with slow steps is never stopped by a
     limit made for fast ones. Until a phase has been seen 30 times there is only the hard
     limit, and before it has been seen at all, that of the first step.
+
+    A loader that starts its workers anew in each epoch takes as long for the first batch of
+    each as it took for the very first. A wait for data may last twice that before it is
+    logged, and ``hard_ratio`` times that before it is hung.
 
     The first steps of a process, setup, evaluation, checkpoint and teardown have fixed
     limits of their own; no phase switches the watch off. Steps that took longer than
@@ -123,12 +131,13 @@ class HangLearned:
             return self._learned(state, event), None
         had_long_phase = state.had_long_phase or event.phase in _LONG_PHASES
         watch, breach = judgement(state.watch, event, self._limits(state, event))
-        return HangLearnedState(watch, state.phases, had_long_phase), breach
+        return state._replace(watch=watch, had_long_phase=had_long_phase), breach
 
     def _learned(self, state: HangLearnedState, sample: Sample) -> HangLearnedState:
         """Takes in the durations of one step."""
         if sample.is_warmup:
-            return HangLearnedState(state.watch, state.phases)
+            first_data_s = max(state.first_data_s, sample.data_s or 0.0)
+            return state._replace(had_long_phase=False, first_data_s=first_data_s)
         lengths_s = _lengths_s(sample)
         if state.had_long_phase:
             lengths_s = (*lengths_s[:-1], None)
@@ -137,7 +146,7 @@ class HangLearned:
             durations if length_s is None else self._with_length(durations, length_s)
             for durations, length_s in pairs
         ]
-        return HangLearnedState(state.watch, tuple(phases))
+        return state._replace(phases=tuple(phases), had_long_phase=False)
 
     def _with_length(self, durations: Durations, length_s: float) -> Durations:
         is_short = length_s <= self.limit_s
@@ -159,6 +168,8 @@ class HangLearned:
         durations = state.phases[_LEARNED.index(pulse.phase)]
         usual_s = typical_s(durations)
         hard_s = self._hard_s(durations, usual_s)
+        if pulse.phase is Phase.DATA:
+            hard_s = max(hard_s, self.hard_ratio * state.first_data_s)
         # Nothing can be said before min_limit_s: the tail need not be fitted.
         if durations.num_counted < NUM_NEEDED or pulse.since_progress_s <= self.min_limit_s:
             return Limits(hard_s=hard_s, typical_s=usual_s)
@@ -169,6 +180,8 @@ class HangLearned:
             false_alarms_per_day=self.false_alarms_per_day,
         )
         soft_s = min(max(limit_s, self.min_limit_s), self.max_limit_s)
+        if pulse.phase is Phase.DATA:
+            soft_s = max(soft_s, FIRST_DATA_RATIO * state.first_data_s)
         return Limits(
             hard_s=max(hard_s, soft_s),
             soft_s=soft_s,

@@ -132,12 +132,17 @@ class Recorder:
         """Says how much memory this rank's device has, in MiB."""
         self._words[Word.DEVICE_MIB] = int(total_mib)
 
-    def forget_times(self) -> None:
+    def forget_times(self, *, was_evaluation: bool = True) -> None:
         """Starts the step anew, as after an evaluation or a save between two steps; counts
-        them."""
+        them.
+
+        Args:
+            was_evaluation: Whether time in the phase of evaluations was spent on one, and not
+                between two epochs.
+        """
         if self._spent_ns[_CHECKPOINT]:
             self._words[_NUM_SAVES] += 1
-        if self._spent_ns[_EVALUATION]:
+        if self._spent_ns[_EVALUATION] and was_evaluation:
             self._words[_NUM_EVALUATIONS] += 1
         self._spent_ns = list(_NO_TIMES)
         self._sync_ns = 0

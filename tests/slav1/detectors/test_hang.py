@@ -219,6 +219,22 @@ def test_slow_models_are_not_stopped_by_a_limit_for_fast_ones():
     assert 80.0 < breach.limit < 150.0
 
 
+def test_the_first_batch_of_an_epoch_may_take_as_long_as_the_very_first():
+    """
+    Workers that start anew in each epoch take as long each time: nothing is said of that, and a
+    wait of many times as long is a hang all the same, as is a stall in any other phase.
+    """
+    detector = HangLearned(limit_s=3.0)
+    first = steps(1, is_warmup=True, data_s=4.0)
+    before = [*first, *steps(100, first=1)]
+
+    assert watch(detector, [*before, *progress(0, 5), *stall(5, 7, phase=Phase.DATA)]) == []
+    (logged, *more) = watch(detector, [*before, *progress(0, 5), *stall(5, 24, phase=Phase.DATA)])
+    assert (logged.limit, logged.is_actionable) == (8.0, False)
+    assert [(one.limit, one.is_actionable) for one in more] == [(20.0, True)]
+    assert watch(detector, [*before, *progress(0, 5), *stall(5, 4, phase=Phase.FORWARD)])
+
+
 def test_compile_steps_are_not_learned():
     """
     Twenty warm-up steps of 5 s, a recompiling one of 3 s and a hang of minutes do not make
