@@ -107,13 +107,14 @@ def with_accelerate(strategy: str, num_steps: int) -> dict[str, Any]:
                 break
     weights = weights_of(model)
     step, folder = accelerator.sla_last_step, accelerator.sla_run_folder
+    stopped_at = accelerator.sla_stopped_at
     accelerator.end_training()
     return {
         "wrapped": type(model).__name__,
         "sharding": str(accelerator.distributed_type),
         "starts_at": starts_at,
         "last_step": step,
-        "stopped_at": accelerator.sla_stopped_at,
+        "stopped_at": stopped_at,
         "folder": str(folder),
         "weights": weights,
     }
