@@ -42,6 +42,13 @@ WAYS = {
 """What is on: gradients, digests."""
 
 
+Hook = Callable[[], None]
+
+
+def _nothing() -> None:
+    """Where nobody watches."""
+
+
 class Part(nn.Module):
     """One block: what a transformer has beside its attention."""
 
@@ -62,15 +69,16 @@ class Job:
         torch.manual_seed(0)
         self.net = nn.Sequential(*[Part(width) for _ in range(layers)]).cuda()
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-6, fused=True)
-        self.width = width
+        self.width, self.is_ddp = width, True
         self.batch = torch.randn(num_rows, width, device="cuda")
 
-    def step(self, before_update: Callable[[], None] = lambda: None) -> Tensor:
+    def step(self, begin_backward: Hook = _nothing, end_backward: Hook = _nothing) -> Tensor:
         """One step; returns the loss."""
         with torch.autocast("cuda", torch.bfloat16):
             loss = self.net(self.batch).float().square().mean()
+        begin_backward()
         loss.backward()
-        before_update()
+        end_backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
         return loss.detach()
@@ -101,7 +109,9 @@ class Job:
                 for kind, tensor in kinds.items()
                 if tensor.dim()
             ]
-        return Found(copies=found)
+        # As DDP would hold them: then looks run beside the backward.
+        like_ddp = SimpleNamespace(require_backward_grad_sync=True, parameters=self.net.parameters)
+        return Found(copies=found, wrappers=[like_ddp] if self.is_ddp else [])
 
 
 class Watched:
@@ -136,16 +146,23 @@ class Watched:
         self._spent_s, start_s = 0.0, time.perf_counter()
         self._recorder.enter(int(Phase.DATA))
         self._recorder.enter(int(Phase.FORWARD))
-        self._recorder.enter_synced_backward()
-        self._recorder.own_work_ends()
         self._spent_s += time.perf_counter() - start_s
-        loss = self._job.step(self._before_update)
+        loss = self._job.step(self._begin_backward, self._end_backward)
         start_s = time.perf_counter()
         self._end_step(loss)
         self.host_us.append((self._spent_s + time.perf_counter() - start_s) * 1e6)
 
-    def _before_update(self) -> None:
+    def _begin_backward(self) -> None:
         start_s = time.perf_counter()
+        self._recorder.enter_synced_backward()
+        self._recorder.own_work_ends()
+        if self.replicas.waiting:
+            self.replicas.begin_backward()
+        self._spent_s += time.perf_counter() - start_s
+
+    def _end_backward(self) -> None:
+        start_s = time.perf_counter()
+        self.replicas.end_backward()
         self._recorder.leave_synced_backward(int(Phase.OPTIMIZER))
         if self._gradients is not None:
             self._gradients.before_update(self._job.optimizer, are_whole=True)

@@ -181,10 +181,13 @@ class LoopWatch:
             self.replay.begin_backward()
         if self._faults is not None:
             self._faults.at_backward(self.step + 1)
+        if self.replicas.waiting:
+            self.replicas.begin_backward()
         return loss
 
     def end_backward(self, *, has_gradients: bool) -> None:
         """The backward is over; with ``has_gradients`` an update comes next."""
+        self.replicas.end_backward()
         if self._pinned is not None:
             return
         after = _OPTIMIZER if has_gradients else self._rest

@@ -152,9 +152,12 @@ class FitWatch:
             self.replay.begin_backward()
         if self._faults is not None:
             self._faults.at("backward")
+        if self.replicas.waiting:
+            self.replicas.begin_backward()
 
     def end_backward(self) -> None:
         """Leaves the backward."""
+        self.replicas.end_backward()
         if self._is_synced:
             self.recorder.leave_synced_backward(_OPTIMIZER)
             assert self._own_work_end is not None

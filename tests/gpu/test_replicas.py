@@ -72,8 +72,9 @@ def test_every_bit_counts(kind: torch.dtype) -> None:
 class Rank:
     """A rank that trains on the device and looks at its copies."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *, is_ddp: bool) -> None:
         torch.manual_seed(0)
+        self.is_ddp = is_ddp
         self.net = nn.Sequential(nn.Linear(700, 600), nn.ReLU(), nn.Linear(600, 3)).cuda()
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-3, fused=True)
         self.said: list[Any] = []
@@ -96,13 +97,18 @@ class Rank:
                 for kind, tensor in kinds.items()
                 if tensor.dim()
             ]
-        return Found(copies=found)
+        like_ddp = SimpleNamespace(require_backward_grad_sync=True, parameters=self.net.parameters)
+        return Found(copies=found, wrappers=[like_ddp] if self.is_ddp else [])
 
     def step(self, number: int) -> None:
         generator = torch.Generator(device="cuda").manual_seed(number)
         batch = torch.randn(16, 700, device="cuda", generator=generator)
         with nothing_waits():
-            self.net(batch).square().mean().backward()
+            loss = self.net(batch).square().mean()
+            if self.watch.waiting:
+                self.watch.begin_backward()
+            loss.backward()
+            self.watch.end_backward()
             self.optimizer.step()
             self.optimizer.zero_grad()
             if number >= self.watch.due_step:
@@ -115,11 +121,11 @@ class Rank:
 @pytest.mark.parametrize("what", ["parameter", "exp_avg", "exp_avg_sq"])
 def test_a_flipped_bit_is_found_without_waiting(what: str) -> None:
     """
-    Two trainings that do the same hold the same at each look; once a bit of one has flipped
-    the next look differs; neither planning a look nor making or sending it waits for the
-    device.
+    Two trainings that do the same hold the same at each look, whether it is made after the
+    update or beside the next backward; once a bit of one has flipped the next look differs;
+    neither planning a look nor making or sending it waits for the device.
     """
-    here, there = Rank(0), Rank(1)
+    here, there = Rank(0, is_ddp=False), Rank(1, is_ddp=True)
     for step in range(10):
         if step == 6:
             state = there.optimizer.state[there.net[2].weight]
@@ -127,6 +133,7 @@ def test_a_flipped_bit_is_found_without_waiting(what: str) -> None:
             flip_bit(held[what], 20, 1234)
         here.step(step)
         there.step(step)
+        assert bool(there.watch.waiting) is (step in (4, 8))
         torch.cuda.synchronize()
 
     mine, others = here.looks(), there.looks()

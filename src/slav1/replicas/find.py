@@ -74,6 +74,16 @@ class Found:
         configs = (getattr(wrapper, "_join_config", None) for wrapper in self.wrappers)
         return any(config is not None and config.enable for config in configs)
 
+    @property
+    def is_still_in_backward(self) -> bool:
+        """Whether nothing of it changes while a backward runs, and it lies on a GPU: all of it
+        is DDP's, and no update is made inside of the backward."""
+        return (
+            bool(self.wrappers)
+            and all(copy.tensor.is_cuda for copy in self.copies)
+            and not any(_updates_in_backward(wrapper) for wrapper in self.wrappers)
+        )
+
     def is_current(self) -> bool:
         """Whether the optimizers still keep what they kept."""
         return all(_state_of(optimizer) == then for optimizer, then in self.states)
@@ -123,6 +133,12 @@ def trained(named: Mapping[str, Tensor], optimizers: Iterable[Any]) -> dict[str,
 
 def _updated(optimizers: Iterable[Any]) -> frozenset[int]:
     return frozenset(id(one) for optimizer in optimizers for one in _parameters_of(optimizer))
+
+
+def _updates_in_backward(wrapper: Any) -> bool:
+    """Whether an update may be made as soon as a gradient is there."""
+    has_hooks = bool(getattr(wrapper, "_comm_hooks", ()))
+    return has_hooks or any(hasattr(p, "_in_backward_optimizers") for p in wrapper.parameters())
 
 
 def _state_of(optimizer: Any) -> tuple[int, int]:

@@ -14,6 +14,7 @@ import xxhash
 from torch import Tensor
 
 from slav1.contract import Contract, Mode
+from slav1.replicas.beside import Beside
 from slav1.replicas.find import Copy, Found
 from slav1.replicas.hashing import Digester, Workspace, method_of
 from slav1.session.messages import Copies, Digests
@@ -77,6 +78,10 @@ class ReplicaWatch:
         self._has_told = False
         self._is_beginning = True
         self._late: deque[tuple[_Set, int, list[int], Tensor, Any]] = deque()
+        self._beside = Beside()
+        self._waits_for_backward = True
+        self.waiting: list[tuple[_Set, int, list[int]]] = []
+        """Looks that are made beside the next backward."""
         self.due_step = math.inf
         """Step after which :meth:`look` has something to do."""
 
@@ -88,24 +93,58 @@ class ReplicaWatch:
 
     def forget(self) -> None:
         """Lets go of all tensors, as before others are put in their place."""
+        self.end_backward()
         self._late.clear()
+        self.waiting.clear()
         self._found, self._sets = None, []
 
     def look(self, step: int) -> None:
-        """Looks at what is due after the update of ``step``; never raises into training."""
+        """Looks at what is due after the update of ``step``, on a GPU perhaps not before
+        :meth:`begin_backward`; never raises into training."""
         try:
+            if self.waiting or self._beside.is_running:
+                self._do_without_backward()
             self._send_arrived()
             self._look(step)
             self._looked_step = step
             self.due_step = self._next_step(step)
         except Exception as error:  # noqa: BLE001 - a look must not end a training
-            self.due_step = math.inf
-            self._is_on = False
-            self.forget()
-            self._note(
-                f"Copies of rank {self._rank} are not looked at any more: "
-                f"{type(error).__name__}: {error}."
-            )
+            self._give_up(error)
+
+    def begin_backward(self) -> None:
+        """A backward begins: until it ends nobody changes what is looked at. To be called if
+        something is :attr:`waiting`; never raises into training."""
+        try:
+            self._beside.run(self._digest_waiting)
+        except Exception as error:  # noqa: BLE001 - a look must not end a training
+            self._give_up(error)
+
+    def _digest_waiting(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for each, step, slots in waiting:
+            self._digest(each, step, slots)
+
+    def end_backward(self) -> None:
+        """The backward is over: what comes next may change parameters."""
+        if self._beside.is_running:
+            self._beside.join()
+
+    def _do_without_backward(self) -> None:
+        """An update came before we heard of a backward that began or ended: what was looked at
+        meanwhile says nothing, and the next looks do not wait for one."""
+        self.end_backward()
+        self._late.clear()
+        self.waiting.clear()
+        self._waits_for_backward = False
+
+    def _give_up(self, error: Exception) -> None:
+        self.due_step = math.inf
+        self._is_on = False
+        self.forget()
+        self._note(
+            f"Copies of rank {self._rank} are not looked at any more: "
+            f"{type(error).__name__}: {error}."
+        )
 
     def _look(self, step: int) -> None:
         is_beginning = self._is_beginning or self._found is None
@@ -125,7 +164,11 @@ class ReplicaWatch:
         self._is_beginning = False
         for each in self._sets:
             slots = each.all_slots if is_beginning else each.due_slots(after, step)
-            if slots:
+            if not slots:
+                continue
+            if self._waits_for_backward and not is_beginning and found.is_still_in_backward:
+                self.waiting.append((each, step, slots))
+            else:
                 self._digest(each, step, slots)
 
     def _take_in(self, found: Found) -> Found:
@@ -190,7 +233,7 @@ class ReplicaWatch:
         self._say(Digests(identity=each.identity, step=step, slots=slots, values=packed))
 
     def _next_step(self, step: int) -> float:
-        if self._late:
+        if self._late or self.waiting:
             return step + 1
         if self._is_beginning:
             return step + self._every

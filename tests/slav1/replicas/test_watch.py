@@ -270,3 +270,72 @@ def test_tensors_that_come_back_are_said_again() -> None:
     assert said[0].identity == said[2].identity != said[1].identity
     apart = [one for one in session.said if isinstance(one, Copies) and not one.is_trained]
     assert [one.is_certain for one in apart] == [False]
+
+
+class FakeBeside:
+    """Notes what is done when, and does the work at once."""
+
+    def __init__(self, done: list[str]) -> None:
+        self.done = done
+        self.is_running = False
+
+    def run(self, work: Any) -> None:
+        self.is_running = True
+        self.done.append("run")
+        work()
+
+    def join(self) -> None:
+        self.is_running = False
+        self.done.append("join")
+
+
+def _beside_a_backward(
+    monkeypatch: pytest.MonkeyPatch, training: Training
+) -> tuple[FakeSession, ReplicaWatch, list[str]]:
+    monkeypatch.setattr(Found, "is_still_in_backward", True)
+    session, done = FakeSession(), []
+    watch = ReplicaWatch(session, training.find)
+    watch._beside = FakeBeside(done)
+    watch.begin(-1)
+    return session, watch, done
+
+
+def test_where_nothing_changes_in_a_backward_looks_run_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    The first look is made at once; each later one waits for the next backward, is joined
+    when that ends and tells the step it was due at; going back forgets one that waits.
+    """
+    session, watch, done = _beside_a_backward(monkeypatch, Training())
+    for step in range(10):
+        if watch.waiting:
+            watch.begin_backward()
+        watch.end_backward()
+        train(watch, step, 1)
+
+    assert [one.step for one in session.digests()] == [0, 4, 8]
+    assert done == ["run", "join"] * 2
+    train(watch, 10, 3)
+    assert watch.waiting
+    watch.begin(8)
+    assert not watch.waiting
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_an_update_that_comes_unannounced_ends_the_waiting(
+    monkeypatch: pytest.MonkeyPatch, is_begun: bool
+) -> None:
+    """
+    Where a step ends although no backward was told to begin, or to end, what was looked at
+    meanwhile is not kept on its way, and later looks are made right after their step.
+    """
+    session, watch, done = _beside_a_backward(monkeypatch, Training())
+    train(watch, 0, 5)
+    if is_begun:
+        watch.begin_backward()
+    train(watch, 5, 8)
+
+    assert done == (["run", "join"] if is_begun else [])
+    assert [one.step for one in session.digests()] == [0, *([4] if is_begun else []), 8, 12]
+    assert not watch.waiting
