@@ -128,3 +128,25 @@ def test_after_a_kill_training_goes_on_from_the_last_good_checkpoint(
     assert (breach.rule, breach.rank) == ("liveness", 1)
     (restored,) = (e for e in entries if e.kind == "restored")
     assert (restored.attempt, restored.step) == (1, 9)
+
+
+@pytest.mark.parametrize("host", ["accelerate", "lightning"])
+def test_a_flipped_bit_under_ddp_is_undone(launch: Any, host: str) -> None:
+    """
+    A bit that flips on one GPU is found at the next look, which runs beside a backward; both
+    ranks go back to before it, come to the end and hold the same.
+    """
+    ended = launch(
+        SCRIPT,
+        args=[host, "ddp", str(NUM_STEPS)],
+        env=environment(launch, "bitflip:rank=1,step=12,bit=20"),
+        timeout_s=120,
+    )
+
+    assert ended.succeeded(), ended
+    one, other = told(ended.out[0]), told(ended.out[1])
+    assert one["weights"] == other["weights"]
+    entries = ledger(launch)
+    breach = next(e for e in entries if e.kind == "breach")
+    assert (breach.rule, breach.rank, breach.step) == ("replica_divergence", None, 15)
+    assert [e.step for e in entries if e.kind == "restored"] == [9]
