@@ -209,7 +209,9 @@ def test_a_rollback_is_the_checkpoint_again(train):
 @pytest.mark.parametrize(
     "host",
     [
-        pytest.param(host, marks=pytest.mark.thorough if host == "attached" else ())
+        pytest.param(
+            host, marks=() if host in ("lightning", "accelerate") else pytest.mark.thorough
+        )
         for host in HOSTS
     ],
 )

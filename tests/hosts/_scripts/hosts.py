@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,6 +89,12 @@ class Task:
     objects: list[Any] = field(default_factory=list)
     """The model and its optimizer."""
 
+    path_of: Callable[[int], Path] = field(init=False)
+    """Where the checkpoint of a step lies; a host that names them itself says so."""
+
+    def __post_init__(self) -> None:
+        self.path_of = lambda step: self.folder / f"saved-{step}"
+
     def contract(self) -> Contract:
         """The contract of the training."""
         monitor = {"kind": "process" if NUM_RANKS > 1 else "thread", "tick_s": 0.02}
@@ -131,10 +138,6 @@ class Task:
         """The code is at a place."""
         if self.find_phase is not None and len({batch.step for batch in self.batches}) > 1:
             self.phases.add((place, self.find_phase()))
-
-    def path_of(self, step: int) -> Path:
-        """Where the checkpoint of a step lies."""
-        return self.folder / f"saved-{step}"
 
 
 class Items(Dataset[Tensor]):
@@ -306,8 +309,16 @@ def evaluate(task: Task, model: Any, loader: Any) -> None:
     model.train()
 
 
+def in_trainer(task: Task) -> Ended:
+    """Trains with a Trainer of transformers, which is imported only then."""
+    import host_trainer
+
+    return host_trainer.train(task)
+
+
 HOSTS: dict[str, Callable[[Task], Ended]] = {
     "lightning": in_lightning,
     "accelerate": in_accelerate,
     "attached": in_attached,
+    **({"transformers": in_trainer} if find_spec("transformers") else {}),
 }
