@@ -250,7 +250,7 @@ class CheckpointGuard:
         return of_all[0]["path"], reasons[0] if reasons else ""
 
     def _why_not(self, filepath: Any, facts: SaveFacts) -> str:
-        if self._session.command.is_deciding:
+        if self._session.command.is_deciding and not self.is_doubtful:
             return "The contract is about to act on a breach; the state may be in it."
         if is_remote(filepath) or not self._shelf.is_last_good(local_path(filepath)):
             return ""

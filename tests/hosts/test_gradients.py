@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gradients as bad_gradients
@@ -11,6 +12,7 @@ import pytest
 
 from sla_accelerate import SLAAccelerator, _runs
 from sla_lightning import SLACallback
+from sla_lightning.checkpoint_guard import CheckpointGuard
 from slav1.checkpoint.verify import verify_path
 from slav1.decision import Action
 
@@ -169,3 +171,18 @@ def test_an_order_survives_a_resume(rates: Any, tmp_path: Path) -> None:
 
     assert first == pytest.approx([usual] * 5 + [low] * 10 + [usual] * 5)
     assert second == pytest.approx([low] * 7 + [usual] * 5)
+
+
+def test_a_snapshot_is_taken_while_the_next_decision_is_under_way() -> None:
+    """
+    What is saved for people to look at is not refused because the state is in breach, as any
+    other save is then.
+    """
+    session: Any = SimpleNamespace(command=SimpleNamespace(is_deciding=True))
+    shelf: Any = SimpleNamespace(is_last_good=lambda path: False)
+    guard = CheckpointGuard(pl.Trainer(accelerator="cpu", logger=False), session, shelf, shelf)
+    facts: Any = None
+
+    assert "about to act on a breach" in guard._why_not("step-7", facts)
+    guard.is_doubtful = True
+    assert guard._why_not("step-7", facts) == ""
