@@ -50,7 +50,8 @@ def adapted(
     """
     deviation = stats.variance**0.5 + MIN_NOISE_RATIO * stats.mean
     z = (norm - stats.mean) / (deviation + _TINY)
-    is_spike = (z > limit_sigmas) & (stats.num >= NUM_LEARNED)
+    # After gradients that were all zero nothing is known of what is usual.
+    is_spike = (z > limit_sigmas) & (stats.num >= NUM_LEARNED) & (stats.mean > 0.0)
     limit = stats.mean + limit_sigmas * limit_sigmas / (z + _TINY) * deviation
     used = _where(is_spike, limit, norm)
     # While learning all norms count alike.

@@ -94,7 +94,8 @@ def _seen(plan: Plan, norm: Any) -> Tensor | None:
 def _probed(plan: Plan) -> float:
     """Finite if the gradients that are looked at in every step are."""
     probes = gradients_of(plan.probes)
-    norms = torch._foreach_norm(probes) if probes else ()  # noqa: SLF001 - as for all of them
+    # In the same type as all: a norm of healthy halves may leave their range.
+    norms = torch._foreach_norm(probes, 2.0, plan.dtype) if probes else ()  # noqa: SLF001 - as for all of them
     return sum([one.item() for one in norms])
 
 

@@ -159,6 +159,20 @@ def test_a_large_model_is_looked_at_in_part() -> None:
     assert all(each.step().norm is not None for _ in range(3))
 
 
+def test_large_halves_are_finite() -> None:
+    """
+    Gradients in half precision whose norm leaves its range are no reason to leave an update out,
+    also in a step in which only some of them are looked at.
+    """
+    toy = Toy(*[64] * 100, optimizer=lambda p: torch.optim.SGD(p, lr=0.0))
+    for parameter in toy.parameters:
+        parameter.data = parameter.data.half()
+    readings = [toy.step(6e4) for _ in range(10)]
+
+    assert not any(one.is_left_out for one in readings)
+    assert toy.step(math.inf).is_left_out is True
+
+
 @pytest.mark.parametrize("way", ["sparse", "spread", "stranger"])
 def test_what_can_t_be_read_is_said_once(way: str) -> None:
     """
@@ -389,3 +403,15 @@ def test_adaptive_clipping_shortens_spikes_only() -> None:
     assert 0.015 < spike < 0.03
     assert again == pytest.approx(spike, rel=0.5)
     assert after == pytest.approx(1.0)
+
+
+def test_adaptive_clipping_does_not_hold_gradients_at_zero() -> None:
+    """
+    Where gradients were zero for long, the first that are not are no spikes.
+    """
+    toy = Toy(16, clip="adaptive", optimizer=lambda p: torch.optim.SGD(p, lr=0.0))
+    for _ in range(40):
+        toy.step(0.0)
+    toy.step(1.0)
+
+    assert torch.equal(toy.parameters[0].grad, torch.ones(16))
