@@ -76,7 +76,8 @@ class ReplicaDivergenceLiteral:
 
     replay_ratio: float = 0.0
     """Share of the micro-batches whose forward and backward each rank runs twice, 0 to 1;
-    costs as much of a step's time. 0 runs none."""
+    costs about as much of their time, of models that take milliseconds twice that. 0 runs
+    none."""
 
     def __post_init__(self) -> None:
         for name, highest in (("every_steps", 1_000_000), ("equal_looks", 100)):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from slav1.replicas._kept import Kept
-from slav1.replicas._marks import Mark, Marker
+from slav1.replicas._marks import Mark, mark
 from slav1.replicas._nested import mapped, tensors
 
 MAX_CALLS = 256
@@ -85,14 +85,12 @@ class Call:
 class CallRecord:
     """Writes down the outermost calls of modules in one forward, and their backward."""
 
-    def __init__(self, marker: Marker, guarded: Guarded) -> None:
+    def __init__(self, guarded: Guarded) -> None:
         """Starts with nothing watched.
 
         Args:
-            marker: Makes the marks.
             guarded: Wraps the hooks.
         """
-        self._marker = marker
         self._guarded = guarded
         self.calls: list[Call] = []
         self.marks: dict[str, Mark] = {}
@@ -172,26 +170,23 @@ class CallRecord:
         if outputs:
             self.calls.append(call)
         for name, tensor in outputs.items():
-            self.marks[name] = self._marker.mark(tensor)
+            self.marks[name] = mark(tensor)
             self._tensor_hooks.append(_on_gradient(tensor, _keeping(call.gradients, name)))
 
     def _hook(self, name: str, tensor: Tensor) -> None:
-        def mark(gradient: Tensor) -> None:
+        def note(gradient: Tensor) -> None:
             # What comes later in this backward may change the gradient in place.
-            self.marks[name] = self._marker.mark(gradient)
+            self.marks[name] = mark(gradient)
 
-        self._tensor_hooks.append(_on_gradient(tensor, self._guarded(mark)))
+        self._tensor_hooks.append(_on_gradient(tensor, self._guarded(note)))
 
 
-def run_again(
-    calls: Sequence[Call], parameters: Mapping[str, nn.Parameter], marker: Marker
-) -> dict[str, Mark]:
+def run_again(calls: Sequence[Call], parameters: Mapping[str, nn.Parameter]) -> dict[str, Mark]:
     """Makes all calls of a forward again, and their backward, without touching ``.grad``.
 
     Args:
         calls: As they were made.
         parameters: Those to differentiate, by name.
-        marker: Makes the marks.
 
     Returns:
         Marks by the names that :class:`CallRecord` has for them.
@@ -203,7 +198,7 @@ def run_again(
         for call in calls:
             inputs, outputs = call.again(stack)
             leaves |= inputs
-            marks |= {name: marker.mark(tensor) for name, tensor in outputs.items()}
+            marks |= {name: mark(tensor) for name, tensor in outputs.items()}
             ends += [(t, call.gradients[n]) for n, t in outputs.items() if n in call.gradients]
         gradients = torch.autograd.grad(
             [tensor for tensor, _ in ends],
@@ -213,7 +208,7 @@ def run_again(
         )
         for name, gradient in zip(leaves, gradients, strict=True):
             if gradient is not None:
-                marks[name] = marker.mark(gradient)
+                marks[name] = mark(gradient)
         return marks
 
 

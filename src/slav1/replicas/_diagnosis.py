@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from slav1.replicas._calls import Call
-from slav1.replicas._marks import Mark, Marker, unequal_bits
+from slav1.replicas._marks import Mark, mark, unequal_bits
 from slav1.replicas._nested import tensors
 
 _COLLECTIVES = ("c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd")
@@ -51,13 +51,13 @@ def operators_at_fault(again: Callable[[], Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(match[1] for match in found if match))
 
 
-def module_at_fault(calls: Sequence[Call], marker: Marker) -> str | None:
+def module_at_fault(calls: Sequence[Call]) -> str | None:
     """Name of the innermost module whose output differs first in two more forwards."""
-    one, other = _marks_of_all(calls, marker), _marks_of_all(calls, marker)
+    one, other = _marks_of_all(calls), _marks_of_all(calls)
     return next(iter(unequal_bits(one, other)), None)
 
 
-def _marks_of_all(calls: Sequence[Call], marker: Marker) -> dict[str, Mark]:
+def _marks_of_all(calls: Sequence[Call]) -> dict[str, Mark]:
     """Marks of what every module in these calls gives, in the order in which they do."""
     marks: dict[str, Mark] = {}
 
@@ -65,7 +65,7 @@ def _marks_of_all(calls: Sequence[Call], marker: Marker) -> dict[str, Mark]:
         def note(module: nn.Module, args: Any, returned: Any) -> None:
             for _, tensor in tensors(returned):
                 if tensor.is_floating_point():
-                    marks.setdefault(name, marker.mark(tensor))
+                    marks.setdefault(name, mark(tensor))
 
         return note
 

@@ -3,49 +3,52 @@
 Imports torch, so nothing that the monitor imports may import this module.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from slav1.replicas.hashing import Digester, Workspace
-
 MIN_TOLERANCE_RATIO = 1e-6
 """Least difference of two norms that counts where gradients do not repeat bit for bit."""
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 SAFETY = 10.0
 """By how much a difference must exceed what two honest runs differed by."""
 
 
 class Mark(NamedTuple):
-    """What is kept of one tensor, on its device."""
+    """What is kept of one tensor, on its device: a few numbers, whatever its size."""
 
-    sums: Tensor
+    sum: Tensor
+    """Sum of its bits, taken as whole numbers: one that changes always changes it."""
+
     norm: Tensor
+    """Its L2 norm, which tells most changes that cancel in the sum."""
 
 
 Marks: TypeAlias = Mapping[str, Mark]
 
 
-class Marker:
-    """Makes marks; the memory for it is kept from one to the next."""
+def mark(tensor: Tensor) -> Mark:
+    """Takes in a tensor of any floating-point type as it is now; waits for no device."""
+    plain = tensor.detach()
+    if plain.layout is not torch.strided:
+        plain = plain.to_dense()
+    if plain.is_complex():
+        plain = torch.view_as_real(plain.resolve_conj())
+    bits = plain.contiguous().view(-1).view(_INTEGERS[plain.element_size()])
+    is_in_words = bits.element_size() < 8 and _is_of_words(bits)
+    bits = bits.view(torch.int64) if is_in_words else bits
+    norm = torch.linalg.vector_norm(plain, dtype=torch.float64)
+    return Mark(bits.sum(dtype=torch.int64), norm)
 
-    def __init__(self) -> None:
-        """Starts with no memory."""
-        self._workspaces: dict[torch.device, Workspace] = {}
 
-    def mark(self, tensor: Tensor) -> Mark:
-        """Takes in the bits of a tensor as they are now; waits for no device."""
-        plain = tensor.detach()
-        plain = plain.contiguous() if plain.layout is torch.strided else plain.to_dense()
-        if plain.is_complex():
-            plain = torch.view_as_real(plain.resolve_conj())
-        workspace = self._workspaces.get(plain.device)
-        if workspace is None:
-            workspace = self._workspaces[plain.device] = Workspace(plain.device)
-        sums = Digester([plain], workspace).sums(0)
-        return Mark(sums, torch.linalg.vector_norm(plain, dtype=torch.float64))
+def _is_of_words(bits: Tensor) -> bool:
+    """Whether bits can be taken eight bytes at a time, which is faster."""
+    per_word = 8 // bits.element_size()
+    return bits.numel() % per_word == 0 and bits.storage_offset() % per_word == 0
 
 
 class Tolerance:
@@ -85,10 +88,17 @@ def unequal_bits(one: Marks, other: Marks) -> tuple[str, ...]:
     missing = {name: None for name in (*one, *other) if name not in one or name not in other}
     if not names:
         return tuple(missing)
-    device = one[names[0]].sums.device
-    same = [(one[name].sums == other[name].sums).all().to(device) for name in names]
-    equal = torch.stack(same).tolist()
+    device = one[names[0]].sum.device
+    same = _rows(one, names, device) == _rows(other, names, device)
+    equal = same.all(dim=1).tolist()
     return (*missing, *(name for name, is_same in zip(names, equal, strict=True) if not is_same))
+
+
+def _rows(marks: Marks, names: Sequence[str], device: torch.device) -> Tensor:
+    """Sums and bits of norms; ``(num_names, 2)``, int64."""
+    sums = torch.stack([marks[name].sum.to(device) for name in names])
+    norms = torch.stack([marks[name].norm.to(device) for name in names])
+    return torch.stack([sums, norms.view(torch.int64)], dim=1)
 
 
 def _apart(one: Marks, other: Marks) -> dict[str, float]:

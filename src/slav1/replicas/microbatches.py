@@ -14,7 +14,7 @@ import xxhash
 from torch import Tensor, nn
 
 from slav1.replicas._kept import Kept
-from slav1.replicas._marks import Mark, Marker, Tolerance, unequal_bits
+from slav1.replicas._marks import Mark, Tolerance, mark, unequal_bits
 
 _log = logging.getLogger("slav1")
 
@@ -102,7 +102,6 @@ class MicrobatchReplay:
         self._marks: dict[str, Mark] = {}
         self._hooks: list[Any] = []
         self._place = (0, 0)
-        self._marker = Marker()
         self.is_on = True
         """Whether micro-batches are still replayed."""
         self.is_exact: bool | None = None
@@ -167,11 +166,11 @@ class MicrobatchReplay:
         )
 
     def _marking(self, name: str) -> Callable[[Tensor], None]:
-        def mark(gradient: Tensor) -> None:
+        def note(gradient: Tensor) -> None:
             # What comes later in this backward may change the gradient in place.
-            self._marks[name] = self._marker.mark(gradient)
+            self._marks[name] = mark(gradient)
 
-        return mark
+        return note
 
     def _again(self, kept: Kept, compute: Callable[[], Tensor]) -> dict[str, Mark]:
         named = [(name, one) for name, one in self._model.named_parameters() if one.requires_grad]
@@ -180,7 +179,7 @@ class MicrobatchReplay:
                 compute(), [parameter for _, parameter in named], allow_unused=True
             )
         return {
-            name: self._marker.mark(gradient)
+            name: mark(gradient)
             for (name, _), gradient in zip(named, gradients, strict=True)
             if gradient is not None
         }

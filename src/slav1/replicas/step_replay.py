@@ -18,7 +18,7 @@ from slav1.replicas._diagnosis import (
     operators_at_fault,
     speaks_to_others,
 )
-from slav1.replicas._marks import Mark, Marker, Tolerance, unequal_bits
+from slav1.replicas._marks import Mark, Tolerance, unequal_bits
 from slav1.replicas.microbatches import is_chosen
 
 RULE = "replica_divergence"
@@ -94,7 +94,6 @@ class StepReplay:
         self._find = find
         self._tell_first = tell_first
         self._ratio = ratio_of(session.contract)
-        self._marker = Marker()
         self._tolerance = Tolerance()
         self._is_learning = True
         self._has_tried = False
@@ -158,7 +157,7 @@ class StepReplay:
                 for name, root in roots
                 for inner, parameter in root.named_parameters()
             }
-        self._record = CallRecord(self._marker, self._guarded)
+        self._record = CallRecord(self._guarded)
         self._record.watch(self._modules)
 
     def _judge(self, record: CallRecord) -> None:
@@ -170,7 +169,7 @@ class StepReplay:
         names = {name: p for p in record.parameters() if (name := self._names.get(id(p)))}
 
         def again() -> dict[str, Mark]:
-            return self._compared(run_again(calls, names, self._marker))
+            return self._compared(run_again(calls, names))
 
         known = [name for name in record.marks if name in names or _is_of(name, calls)]
         first = self._compared({name: record.marks[name] for name in known})
@@ -224,7 +223,7 @@ class StepReplay:
         assert tell is not None, "somebody is told"
         found = FirstRuns(num_compared=num)
         if differing:
-            module = module_at_fault(calls, self._marker)
+            module = module_at_fault(calls)
             first = differing[0] if module is None else f"output of {module}"
             found = FirstRuns(
                 first=first,
