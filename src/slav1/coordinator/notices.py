@@ -111,7 +111,8 @@ def unusable(journal: Journal, rules: Iterable[str]) -> None:
     for name in rules:
         journal.note(
             "notice",
-            f"The saved memory of rule {name} is not of this version; it starts afresh.",
+            f"The saved memory of rule {name} does not fit the rule as it is now (another variant "
+            "or version); it starts afresh.",
             rule=name,
         )
 

@@ -66,7 +66,9 @@ def plan_for(optimizer: Any, *, norm_every: int) -> Plan | str:
     if isinstance(optimizer, LBFGS):
         return "LBFGS asks for several gradients a step"
     given = [one for group in optimizer.param_groups for one in group["params"]]
-    parameters = [one for one in given if one.requires_grad]
+    # What DDP leaves alone has another gradient on each rank: a norm with it would part them.
+    shared = [one for one in given if not getattr(one, "_ddp_ignored", False)]
+    parameters = [one for one in shared if one.requires_grad]
     gradients = gradients_of(parameters)
     if any(hasattr(one, "to_local") for one in (*parameters, *gradients)):
         return "they are spread over ranks"

@@ -415,3 +415,17 @@ def test_adaptive_clipping_does_not_hold_gradients_at_zero() -> None:
     toy.step(1.0)
 
     assert torch.equal(toy.parameters[0].grad, torch.ones(16))
+
+
+def test_what_ddp_leaves_alone_is_in_no_norm() -> None:
+    """
+    A parameter whose gradient is not reduced decides nothing, since it is another on each rank.
+    """
+    toy = Toy(16, 4)
+    ignored: Any = toy.parameters[1]
+    ignored._ddp_ignored = True
+
+    assert toy.step(2.0).norm == pytest.approx(8.0)
+    toy.parameters[0].grad, ignored.grad = torch.ones(16), torch.full((4,), math.nan)
+    toy.watch.before_update(toy.optimizer, are_whole=True)
+    assert toy.watch.take().is_left_out is False
