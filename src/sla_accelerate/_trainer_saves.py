@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from sla_accelerate import _compat_trainer
+from sla_accelerate._disk import disk_of
 from sla_accelerate._saver import Saver
 from sla_accelerate.telemetry import LoopWatch
-from slav1.checkpoint import Disk, SaveFacts, Shelf
+from slav1.checkpoint import SaveFacts, Shelf
 from slav1.checkpoint.errors import SaveFailedError, too_many_failed
 from slav1.checkpoint.shelf import OWN_FOLDER
 
@@ -24,7 +25,6 @@ _log = logging.getLogger("sla_accelerate")
 def shelf_of(host: Any, watch: LoopWatch, trial: Any) -> Shelf:
     """The checkpoints of one ``train``: those in its output folder, whichever script runs it."""
     folder = _compat_trainer.output_dir(host, trial)
-    faults = watch.faults
     return Shelf(
         settings=watch.session.contract.checkpoint,
         peers=watch.session.peers,
@@ -32,9 +32,7 @@ def shelf_of(host: Any, watch: LoopWatch, trial: Any) -> Shelf:
         attempt=watch.session.attempt,
         roots=[folder],
         run=os.environ.get("SLA_RUN_ID") or str(folder),
-        disk=None
-        if faults is None
-        else Disk(after_flush=lambda path: faults.checkpoint(path, watch.step)),
+        disk=disk_of(watch),
     )
 
 

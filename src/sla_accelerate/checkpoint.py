@@ -7,6 +7,7 @@ from typing import Any
 
 from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]
 
+from sla_accelerate._disk import disk_of
 from sla_accelerate._folders import NumberedFolders
 from sla_accelerate._position import Positions
 from sla_accelerate._restore import Loaded, Restorer
@@ -71,6 +72,7 @@ class Checkpoints:
                 run_folder=watch.session.run_folder,
                 attempt=watch.session.attempt,
                 roots=[] if folders is None else [folders.root],
+                disk=disk_of(watch),
             )
             self._of = watch
             if self._settings.background or self._settings.every_steps is not None:

@@ -19,6 +19,9 @@ RUN_SLA = "from slav1.cli import main; main()"
 
 pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 
+BACKENDS = ("lightning", "accelerate")
+both_backends = pytest.mark.parametrize("backend", BACKENDS)
+
 
 def start(out, *words):
     command = [sys.executable, "-c", RUN_SLA, "demo", "--out", str(out), *words]
@@ -53,12 +56,18 @@ def mean_loss(summary, steps):
     return mean(sample.loss for ring in rings for sample in read_ring_file(ring)[steps])
 
 
-def test_a_spike_takes_all_ranks_back(tmp_path):
+@pytest.mark.parametrize(
+    "words",
+    [(), pytest.param(("--backend", "accelerate"), marks=pytest.mark.thorough)],
+    ids=["default", "accelerate"],
+)
+def test_a_spike_takes_all_ranks_back(tmp_path, words):
     """
-    The default demo names the rank that got bad batches; all ranks go back to a checkpoint
-    from before them at the end of one step, leave the batches out, and make all steps.
+    The default demo, of either host, names the rank that got bad batches; all ranks go back to
+    a checkpoint from before them at the end of one step, leave the batches out, and make all
+    steps.
     """
-    status, lines, summary = demo(tmp_path)
+    status, lines, summary = demo(tmp_path, *words)
 
     assert (status, summary["problems"]) == (0, [])
     assert (summary["found_rule"], summary["found_rank"]) == ("loss_variance", 1)
@@ -76,18 +85,40 @@ def test_a_spike_takes_all_ranks_back(tmp_path):
     assert mean_loss(summary, slice(-20, None)) < 2.5
 
 
+def test_a_nan_is_left_out(tmp_path):
+    """
+    A loss of one rank that is no number leaves the update out on all ranks of an Accelerate
+    job, with nothing else of the demo's changed.
+    """
+    status, lines, summary = demo(
+        tmp_path, "--backend", "accelerate", "--fault", "nan", "--steps", "180"
+    )
+
+    assert (status, summary["problems"]) == (0, [])
+    assert (summary["found_rule"], summary["found_rank"]) == ("non_finite", 1)
+    assert summary["action"] == "skip_batches"
+    assert summary["found_step"] == 120
+    assert set(summary["acted_at_step"]) == {"0", "1"}
+    assert len(set(summary["acted_at_step"].values())) == 1
+    assert [line["message"] for line in lines if line["kind"] == "end"] == ["Training ended."]
+    assert not [line for line in lines if line["kind"] == "restored"]
+
+
 @pytest.mark.parametrize(
     ("fault", "rule"),
     [("hang", "hang"), ("kill", "liveness")],
 )
+@both_backends
 @pytest.mark.thorough
-def test_a_lost_rank_brings_the_job_back(tmp_path, fault, rule):
+def test_a_lost_rank_brings_the_job_back(tmp_path, backend, fault, rule):
     """
     A rank that hangs or dies is named with step and phase, its stack is shown if it still
     has one; every process is ended, and the job that its launcher starts again goes on
     from the last good checkpoint and makes all steps.
     """
-    status, lines, summary = demo(tmp_path, "--fault", fault)
+    status, lines, summary = demo(
+        tmp_path, "--backend", backend, "--fault", fault, "--steps", "120"
+    )
 
     assert (status, summary["problems"]) == (0, [])
     assert (summary["found_rule"], summary["found_rank"]) == (rule, 1)
@@ -101,13 +132,14 @@ def test_a_lost_rank_brings_the_job_back(tmp_path, fault, rule):
     assert processes_that_write_into(tmp_path) == []
 
 
+@both_backends
 @pytest.mark.thorough
-def test_a_leak_stops_the_run_after_a_checkpoint(tmp_path):
+def test_a_leak_stops_the_run_after_a_checkpoint(tmp_path, backend):
     """
     A rank that keeps memory of every step is named with the series and the growth by step;
     all ranks stop in good order at one step, after a checkpoint that counts.
     """
-    status, lines, summary = demo(tmp_path, "--fault", "leak")
+    status, lines, summary = demo(tmp_path, "--backend", backend, "--fault", "leak")
 
     assert (status, summary["problems"]) == (0, [])
     assert (summary["found_rule"], summary["found_rank"]) == ("memory_drift", 1)
@@ -120,28 +152,33 @@ def test_a_leak_stops_the_run_after_a_checkpoint(tmp_path):
     assert "has just been committed" in decision["message"]
 
 
+@both_backends
 @pytest.mark.thorough
-def test_a_bad_checkpoint_is_refused_and_training_goes_on(tmp_path):
+def test_a_bad_checkpoint_is_refused_and_training_goes_on(tmp_path, backend):
     """
-    A checkpoint that reaches the disk with one wrong bit is refused before it counts and
-    written once more, which is good; no rank stops for it.
+    A checkpoint that reaches the disk with one wrong bit is refused before it counts; a single
+    file is written once more, which is good, and after a folder comes the next. No rank stops.
     """
-    status, lines, summary = demo(tmp_path, "--fault", "corrupt", "--steps", "160")
+    status, lines, summary = demo(
+        tmp_path, "--backend", backend, "--fault", "corrupt", "--steps", "160"
+    )
 
     assert (status, summary["problems"]) == (0, [])
     rejected = [line for line in lines if line["kind"] == "checkpoint_rejected"]
     assert [line["step"] for line in rejected] == [119]
     committed = [line["step"] for line in lines if line["kind"] == "checkpoint_committed"]
-    assert committed == [19, 39, 59, 79, 99, 119, 139, 159]
+    again = [119] if backend == "lightning" else []
+    assert committed == [19, 39, 59, 79, 99, *again, 139, 159]
     assert summary["action"] is None
 
 
+@both_backends
 @pytest.mark.thorough
-def test_a_straggler_is_named_and_training_goes_on(tmp_path):
+def test_a_straggler_is_named_and_training_goes_on(tmp_path, backend):
     """
     A rank that becomes slow is named, nothing is decided, and all steps are made.
     """
-    status, lines, summary = demo(tmp_path, "--fault", "straggler")
+    status, lines, summary = demo(tmp_path, "--backend", backend, "--fault", "straggler")
 
     assert (status, summary["problems"]) == (0, [])
     assert (summary["found_rule"], summary["found_rank"]) == ("straggler", 1)
@@ -149,13 +186,16 @@ def test_a_straggler_is_named_and_training_goes_on(tmp_path):
     assert [line["message"] for line in lines if line["kind"] == "end"] == ["Training ended."]
 
 
+@both_backends
 @pytest.mark.thorough
-def test_replicas_that_start_apart_are_made_equal(tmp_path):
+def test_replicas_that_start_apart_are_made_equal(tmp_path, backend):
     """
     A rank with other first weights is named before the first step, gets rank 0's like all
     others, and training goes on without another finding of copies that differ.
     """
-    status, lines, summary = demo(tmp_path, "--fault", "seed", "--steps", "60")
+    status, lines, summary = demo(
+        tmp_path, "--backend", backend, "--fault", "seed", "--steps", "60"
+    )
 
     assert (status, summary["problems"]) == (0, [])
     assert (summary["found_rule"], summary["found_rank"], summary["found_step"]) == (
