@@ -2,6 +2,7 @@
 
     python benchmarks/gradients.py
     python benchmarks/gradients.py --steps 200 --only cost
+    python benchmarks/gradients.py --only snapshot --accelerator gpu --mebibytes 100 1000
 
 Costs are processor time of the training thread, so that what the machine does meanwhile
 counts little; on and off take turns. Prints a Markdown page.
@@ -36,7 +37,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "the same, each norm": {"has_reflex": True, "norm_every": 1},
     "the same, adaptive clipping": {"has_reflex": True, "norm_every": 1, "clip": "adaptive"},
 }
-SNAPSHOTS_MIB = (10, 100, 300)
+SNAPSHOTS_MIB = [10, 100, 300]
 
 
 def cost(num: int, size: int, num_steps: int) -> list[str]:
@@ -105,13 +106,13 @@ class Snap(L.Callback):
             fit.mild(Action.SNAPSHOT)
 
 
-def snapshots(mebibytes: int) -> str:
+def snapshots(mebibytes: int, accelerator: str) -> str:
     """Row of the table for a state of that size."""
     with scratch() as folder:
         contract = Contract.level("L1").override(checkpoint={"max_snapshots": 5})
         ours = SLACallback(contract, run_dir=str(folder))
         trainer = L.Trainer(
-            accelerator="cpu",
+            accelerator=accelerator,
             devices=1,
             max_steps=50,
             max_epochs=-1,
@@ -136,6 +137,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--only", choices=("cost", "snapshot"))
+    parser.add_argument("--accelerator", default="cpu", help="where snapshots are taken from")
+    parser.add_argument("--mebibytes", type=int, nargs="+", default=SNAPSHOTS_MIB)
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -151,8 +154,8 @@ def main() -> None:
         print("\n## How long a snapshot holds training up\n")
         print("| MiB of state | first, ms | from the third on, median | longest |")
         print("| ---: | ---: | ---: | ---: |")
-        for mebibytes in SNAPSHOTS_MIB:
-            print(snapshots(mebibytes))
+        for mebibytes in options.mebibytes:
+            print(snapshots(mebibytes, options.accelerator), flush=True)
 
 
 if __name__ == "__main__":
