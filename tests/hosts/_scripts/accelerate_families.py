@@ -34,6 +34,8 @@ def _fsdp(family: str) -> FullyShardedDataParallelPlugin:
         fsdp_version=1 if family == "fsdp" else 2,
         state_dict_type="FULL_STATE_DICT" if family == "fsdp2-full" else "SHARDED_STATE_DICT",
         auto_wrap_policy="no_wrap",
+        # Else an optimizer that was made before knows parameters that are none of the model.
+        use_orig_params=True if family == "fsdp" else None,
     )
 
 
