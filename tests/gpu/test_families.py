@@ -139,7 +139,7 @@ def test_a_flipped_bit_under_ddp_is_undone(launch: Any, host: str) -> None:
     ended = launch(
         SCRIPT,
         args=[host, "ddp", str(NUM_STEPS)],
-        env=environment(launch, "bitflip:rank=1,step=12,bit=20"),
+        env=environment(launch, "bitflip:rank=1,step=15,bit=20"),
         timeout_s=120,
     )
 
