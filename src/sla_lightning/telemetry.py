@@ -84,19 +84,22 @@ class FitWatch:
         self.figures: Callable[[], Mapping[str, float]] | None = None
         """Gives the service-level figures to log; None to log none."""
         self._faults = None if faults is None else FaultPoints(faults, trainer, module)
-        host: Any = trainer
         # A user may have replaced the method by a function of his own.
-        self._own_save = vars(host).get("save_checkpoint")
+        self._own_save = vars(trainer).get("save_checkpoint")
         self._host_save = trainer.save_checkpoint
+        self._wrap(trainer)
+
+    def _wrap(self, host: Any) -> None:
+        """Puts itself around what the host does outside of its hooks."""
         host.save_checkpoint = self._save_checkpoint
-        missing = _compat.missing_names(trainer)
+        missing = _compat.missing_names(host)
         if missing:
-            session.note(
+            self.session.note(
                 f"This Lightning lacks {', '.join(missing)}: data waits are not measured and a "
                 "stop leaves fit() by an exception."
             )
             return
-        _compat.watch_fetches(trainer, self._before_fetch, self._after_fetch)
+        _compat.watch_fetches(host, self._before_fetch, self._after_fetch)
 
     def start_training(self) -> None:
         """The first batch comes next, or the first after a rollback."""
