@@ -15,7 +15,7 @@ from sla_accelerate._state import HeldState
 from sla_accelerate._trainer_place import Place
 from sla_accelerate._trainer_resume import Resume, read
 from sla_accelerate._trainer_saves import HOST, Saves, shelf_of
-from sla_accelerate.actions import harm_of
+from sla_accelerate.actions import OnStop, harm_of
 from sla_accelerate.mild_actions import MildActions
 from sla_accelerate.telemetry import LoopWatch
 from slav1.checkpoint import Choice, Shelf
@@ -42,6 +42,7 @@ class Wanted:
 
     contract: str | Contract | None
     run_dir: str | None
+    on_stop: OnStop
     skips_bad_batches: bool
 
 
@@ -150,6 +151,8 @@ class TrainerWatch:
             self._leave(error)
             raise
         self._leave(None)
+        if self.stopped_at is not None and self._wanted.on_stop == "raise":
+            raise run.watch.stop_error()
         return result
 
     def _evaluate(self, evaluate: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -234,6 +237,9 @@ class TrainerWatch:
         watch: LoopWatch = self._accelerator._sla_begin()
         self.run_folder = watch.session.run_folder
         watch.is_driven()
+        watch.orders.advice = (
+            "Call train(resume_from_checkpoint='last_good'); at a first start it begins afresh."
+        )
         shelf = shelf_of(self._host, watch, trial)
         saves = Saves(self._host, watch, shelf, self._saver)
         place = Place(self._host, watch, lambda: self._accelerator._sla_positions)

@@ -127,6 +127,11 @@ class Orders:
         """Finds what carries out the rest; returns None if nothing can."""
         self.finish: Callable[[], None] = lambda: None
         """Waits for what is still being written, before the run is left."""
+        self.advice = (
+            "Call load_state('last_good') before the loop; at a first start it returns None and "
+            "changes nothing."
+        )
+        """What lets a run that is started again go on."""
         self._on_stop = on_stop
         self._action = Action.LOG
 
@@ -173,8 +178,7 @@ class Orders:
         if session.rank == 0:
             session.note(
                 f"This is start {session.attempt + 1} of the run, and it trains from the first "
-                "step: the script has loaded no checkpoint. Call load_state('last_good') before "
-                "the loop; at a first start it returns None and changes nothing.",
+                f"step: the script has loaded no checkpoint. {self.advice}",
                 step=0,
             )
 

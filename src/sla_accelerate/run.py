@@ -23,6 +23,9 @@ USAGE = "usage: python -m sla_accelerate.run [-m] SCRIPT [ARGUMENT ...]"
 HOST = "accelerate.accelerator"
 """The module that has ``Accelerator``."""
 
+TRAINERS = "transformers.trainer"
+"""The module that has ``Trainer``."""
+
 
 class Program(NamedTuple):
     """What is to be run."""
@@ -50,10 +53,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         SystemExit: With 2 if nothing is named that can be run; whatever the script exits with.
     """
     program = find(list(sys.argv[1:] if argv is None else argv))
-    if HOST in sys.modules:
-        attach_each(sys.modules[HOST])
-    else:
-        sys.meta_path.insert(0, AtImport(HOST, attach_each))
+    for name, change in {HOST: attach_each, TRAINERS: tell_each}.items():
+        if name in sys.modules:
+            change(sys.modules[name])
+        else:
+            sys.meta_path.insert(0, AtImport(name, change))
     # As Python itself has it: what the script leaves for its exit must find its names.
     script = ModuleType("__main__")
     script.__dict__.update(program.names)
@@ -133,6 +137,21 @@ def attach_each(module: Any) -> None:
         attach_unasked(self, launcher)
 
     module.Accelerator.__init__ = construct_and_attach
+
+
+def tell_each(module: Any) -> None:
+    """Gives every trainer the callback that knows how its loop, saves and resumes are made.
+
+    Args:
+        module: That of ``Trainer``.
+    """
+    usual = getattr(module, "DEFAULT_CALLBACKS", None)
+    if usual is None:
+        # Its accelerator is attached all the same.
+        return
+    from sla_accelerate.trainer_callback import UnaskedTrainerCallback
+
+    module.DEFAULT_CALLBACKS = [*usual, UnaskedTrainerCallback]
 
 
 class AtImport:

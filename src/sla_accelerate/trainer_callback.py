@@ -15,6 +15,7 @@ except ModuleNotFoundError as error:
 
 from sla_accelerate import _compat_trainer
 from sla_accelerate._trainer_watch import TrainerWatch, Wanted
+from sla_accelerate.actions import check_on_stop
 
 
 class SLATrainerCallback(TrainerCallback):
@@ -41,6 +42,7 @@ class SLATrainerCallback(TrainerCallback):
         contract: str | Contract | None = None,
         run_dir: str | None = None,
         *,
+        on_stop: str = "flag",
         skip_bad_batches: bool = True,
     ) -> None:
         """Stores the settings; nothing is started before ``train``.
@@ -50,11 +52,20 @@ class SLATrainerCallback(TrainerCallback):
                 ``Contract``. Default: ``SLA_CONTRACT``, else ``L1``.
             run_dir: Folder in which each run gets a folder of its own. Default:
                 ``SLA_RUN_DIR``, else ``sla_runs``.
+            on_stop: What a stop does once ``train`` has ended in good order: ``flag`` lets it
+                return and sets :attr:`stopped_at`; ``raise`` raises
+                :class:`~sla_accelerate.TrainingStoppedError`.
             skip_bad_batches: Whether a rollback leaves out the batches of the bad steps;
                 otherwise they are tried again.
+
+        Raises:
+            ValueError: If ``on_stop`` is neither.
         """
         self._wanted = Wanted(
-            contract=contract, run_dir=run_dir, skips_bad_batches=skip_bad_batches
+            contract=contract,
+            run_dir=run_dir,
+            on_stop=check_on_stop(on_stop),
+            skips_bad_batches=skip_bad_batches,
         )
         self._watch: TrainerWatch | None = None
 
@@ -76,8 +87,7 @@ class SLATrainerCallback(TrainerCallback):
         """
         trainer = _compat_trainer.trainer_that_calls()
         assert trainer is not None, "only a trainer's constructor calls this"
-        callbacks = trainer.callback_handler.callbacks
-        if sum(isinstance(one, SLATrainerCallback) for one in callbacks) > 1:
+        if len(_asked_for(trainer)) > 1:
             raise ValueError(
                 "callbacks holds two SLATrainerCallbacks; one watches everything. Remove one."
             )
@@ -109,9 +119,52 @@ class SLATrainerCallback(TrainerCallback):
         return {**vars(self), "_watch": None}
 
     def _watching(self) -> TrainerWatch:
+        """What the trainer is watched by; ValueError if it came too late for that."""
         if self._watch is None:
             raise ValueError(
                 "SLATrainerCallback came to its Trainer after that was set up, by add_callback. "
                 "It has to be there from the start: Trainer(..., callbacks=[SLATrainerCallback()])."
             )
         return self._watch
+
+
+class UnaskedTrainerCallback(SLATrainerCallback):
+    """What ``python -m sla_accelerate.run`` gives each trainer; one of the script's own wins.
+
+    The script does not know of it, so a stop raises.
+    """
+
+    def __init__(self) -> None:
+        """Takes everything from the environment."""
+        super().__init__(on_stop="raise")
+        self._is_idle = False
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The trainer is set up."""
+        self._is_idle = bool(_asked_for(_compat_trainer.trainer_that_calls()))
+        if not self._is_idle:
+            super().on_init_end(args, state, control, **kwargs)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Training begins."""
+        if not self._is_idle:
+            super().on_train_begin(args, state, control, **kwargs)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A step is counted."""
+        if not self._is_idle:
+            super().on_step_end(args, state, control, **kwargs)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The batches of an epoch are used up."""
+        if not self._is_idle:
+            super().on_epoch_end(args, state, control, **kwargs)
+
+
+def _asked_for(trainer: Any) -> list[SLATrainerCallback]:
+    """The callbacks of this kind that the script has given a trainer."""
+    return [
+        one
+        for one in trainer.callback_handler.callbacks
+        if isinstance(one, SLATrainerCallback) and not isinstance(one, UnaskedTrainerCallback)
+    ]

@@ -1,5 +1,8 @@
 """A ``transformers.Trainer`` under contract, in this process: steps, saves, resumes, rollbacks."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -458,3 +461,78 @@ def test_a_callback_in_the_wrong_place_is_refused(make):
     late.add_callback(SLATrainerCallback())
     with pytest.raises(ValueError, match=r"callbacks=\[SLATrainerCallback\(\)\]"):
         late.train()
+
+
+@pytest.mark.thorough
+def test_an_adapter_of_peft_is_resumed_and_taken_back(make):
+    """
+    Of a model with an adapter only that is saved; found again tensor by tensor when it is proved,
+    and after a rollback and after a resume every loss is that of an unbroken training.
+    """
+    pytest.importorskip("peft")
+    contract = UNWATCHED.override(checkpoint={"verify": "content"})
+    plain = make(folder="plain", contract=None, model=trainers.lora())
+    plain.train()
+    start_afresh()
+    back = make(
+        Orders(Action.ROLLBACK, at_step=10, onset=9),
+        StopsAt(14),
+        contract=contract,
+        model=trainers.lora(),
+        skip_bad_batches=False,
+    )
+    back.train()
+    start_afresh()
+    resumed = make(contract=contract, model=trainers.lora())
+    resumed.train(resume_from_checkpoint=True)
+
+    assert back.counts.steps[10:13] == [11, 9, 10]
+    assert resumed.counts.steps[0] == 13
+    assert trainers.losses(resumed) == trainers.losses(plain)
+    names = {path.name for path in (Path(back.args.output_dir) / "checkpoint-12").iterdir()}
+    assert "adapter_model.safetensors" in names and "model.safetensors" not in names
+
+
+@pytest.mark.thorough
+def test_the_trainer_of_trl_is_one_like_any_other(tmp_path):
+    """
+    ``SFTTrainer`` with the callback gives the losses that it gives without, and after a rollback
+    as well.
+    """
+    pytest.importorskip("trl")
+    plain = trainers.sft(tmp_path / "plain")
+    plain.train()
+    start_afresh()
+    sla = SLATrainerCallback(UNWATCHED, str(tmp_path / "runs"), skip_bad_batches=False)
+    back = trainers.sft(tmp_path / "back", Orders(Action.ROLLBACK, at_step=10, onset=9), sla)
+
+    back.train()
+
+    assert trainers.losses(back) == trainers.losses(plain)
+    assert sla.stopped_at is None
+    assert checkpoints(back) == [4, 8, 12, 16, 20]
+
+
+@pytest.mark.thorough
+def test_a_script_as_it_is_gets_the_callback_from_the_runner(tmp_path):
+    """
+    Under ``python -m sla_accelerate.run`` a trainer is watched as with the callback, its own
+    callback wins, and a stop that the script knows nothing of is an error of ``train``.
+    """
+    script = Path(trainers.__file__).with_name("trainer_unchanged.py")
+    contract = tmp_path / "stops.yaml"
+    contract.write_text("level: L1\nrules: {non_finite: {reflex: false, action: stop}}\n")
+    env = {**os.environ, "SLA_RUN_DIR": str(tmp_path / "runs"), "SLA_CONTRACT": str(contract)}
+    env["SLA_INJECT"] = "nan:step=6"
+    command = [sys.executable, "-m", "sla_accelerate.run", str(script), str(tmp_path / "out")]
+
+    ended = subprocess.run(
+        command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False
+    )
+
+    assert ended.returncode == 1, ended
+    assert "TrainingStoppedError: The stability contract stopped training" in ended.stderr
+    assert "own 4" in ended.stdout.splitlines()
+    (_, second) = run_folders(tmp_path / "runs")
+    batches = [one.batch for one in read_ring_file(second / "ring-0.bin")]
+    assert batches[:5] == [1, 3, 5, 7, 9]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from toys import contract, tell
-from trainers import losses, trainer
+from trainers import lora, losses, trainer
 
 RANK = int(os.environ["RANK"])
 
@@ -20,6 +20,8 @@ def main() -> None:
     folder = Path(options.pop("folder"))
     resume = options.pop("resume", None)
     skip = options.pop("skip_bad_batches", True)
+    if options.pop("is_lora", False):
+        options["model"] = lora()
     made = trainer(folder, contract(**clauses), skip_bad_batches=skip, **options)
     made.train(resume_from_checkpoint=resume)
     weights = torch.cat([one.detach().flatten() for one in made.model.parameters()])

@@ -62,6 +62,14 @@ def model() -> GPT2LMHeadModel:
     return GPT2LMHeadModel(GPT2Config(**shape, **words, loss_type="ForCausalLMLoss"))
 
 
+def lora() -> Any:
+    """The same model with an adapter, of which alone something is learnt."""
+    from peft import LoraConfig, get_peft_model
+
+    adapter = LoraConfig(r=4, target_modules=["c_attn"], lora_dropout=0.1, fan_in_fan_out=True)
+    return get_peft_model(model(), adapter)
+
+
 def settings(folder: Path, **more: Any) -> TrainingArguments:
     """Arguments of a trainer that is quiet and logs each step."""
     usual: dict[str, Any] = {
@@ -124,6 +132,35 @@ def trainer(
     )
     made.counts, made.sla = counts, sla
     return made
+
+
+def sft(folder: Path, *callbacks: TrainerCallback) -> Trainer:
+    """A trainer of TRL, with a tokenizer that knows its few words."""
+    from datasets import Dataset as Rows
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+    from trl import SFTConfig, SFTTrainer
+
+    special = ["[PAD]", "[EOS]", "[UNK]"]
+    words = [f"w{number}" for number in range(NUM_WORDS - len(special))]
+    known = {word: number for number, word in enumerate([*special, *words])}
+    tokens = Tokenizer(models.WordLevel(known, unk_token="[UNK]"))
+    tokens.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=tokens, pad_token="[PAD]", eos_token="[EOS]", unk_token="[UNK]"
+    )
+    texts = [" ".join(words[number % 61] for number in row.tolist()) for row in Words().words]
+    more = {"max_length": LENGTH, "bf16": False, "activation_checkpointing": False}
+    usual = settings(folder).to_dict()
+    kept = ("output_dir", "per_device_train_batch_size", "learning_rate", "logging_steps")
+    kept = (*kept, "save_steps", "max_steps", "use_cpu", "report_to", "disable_tqdm", "seed")
+    return SFTTrainer(
+        model(),
+        args=SFTConfig(**{name: usual[name] for name in kept}, **more),
+        train_dataset=Rows.from_list([{"text": text} for text in texts]),
+        processing_class=tokenizer,
+        callbacks=list(callbacks),
+    )
 
 
 def losses(host: Trainer) -> list[tuple[int, float]]:
