@@ -1,4 +1,4 @@
-"""What the contract costs a ``transformers.Trainer``: the same training with and without it in turn.
+"""What the contract costs a ``transformers.Trainer``: one training with and without it in turn.
 
 Both trainings run in the same process, one after the other, so that what the machine does
 meanwhile hits both. Prints a Markdown page.
