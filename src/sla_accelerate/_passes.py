@@ -51,18 +51,20 @@ class LoaderTrack:
     def position(self, loader: Any) -> Plan:
         """Where the loader is; what :attr:`plan` needs to go on from here."""
         seeds = seeds_of(loader)
+        states = tuple(each.get_state() for each in generators_of(loader))
         if not self.is_open:
-            states = tuple(each.get_state() for each in generators_of(loader))
             return Plan(getattr(loader, "iteration", 0), generators=states, seeds=seeds)
+        is_at_end = bool(loader.end_of_dataloader)
         return Plan(
             self.epoch,
             self.num_handed,
             None if self._course is None else self._course.sums.get(self.num_handed),
             self._start,
-            self._generators,
+            # A pass with nothing left is not begun again, so nobody draws its order again.
+            states if is_at_end else self._generators,
             self._fetch,
             seeds=seeds,
-            is_at_end=bool(loader.end_of_dataloader),
+            is_at_end=is_at_end,
             is_reused=self._is_reused,
         )
 

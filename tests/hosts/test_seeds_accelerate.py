@@ -64,7 +64,8 @@ def test_pc13_ranks_draw_numbers_of_their_own(ranks: Any) -> None:
     """
     With ``set_seed`` alike on all ranks the audit names the identical generators; with seeds
     set masks differ, rank 0 keeps its numbers, and a resumed run, whose generators are
-    restored, draws what the unbroken one drew.
+    restored, draws what the unbroken one drew, the order of an epoch included that begins with
+    the resume.
     """
     runs = train(
         ranks,

@@ -6,9 +6,7 @@ Argument: a JSON list with a set of options for each training; each is as in a n
 # ruff: noqa: NPY002 - the global generators are what this is about
 
 import json
-import os
 import random
-import sys
 import warnings
 from typing import Any
 
@@ -16,15 +14,15 @@ import numpy as np
 import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from accelerate.utils import set_seed
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from draws import RANK, Draws, mask, numbers, train_each
+from torch import nn
+from torch.utils.data import DataLoader
 
 from sla_accelerate import SLAAccelerator, _runs
 from slav1.contract import Contract
 
 warnings.filterwarnings("ignore")
 
-RANK, NUM_RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 DEFAULTS: dict[str, Any] = {
     "name": "run",
     "how": "set_seed",
@@ -33,21 +31,6 @@ DEFAULTS: dict[str, Any] = {
     "resumes": None,
     "saves": None,
 }
-
-
-class Draws(Dataset[Tensor]):
-    """A number of each generator, drawn where the item is made, and who made it."""
-
-    def __len__(self) -> int:
-        return 4 * NUM_RANKS
-
-    def __getitem__(self, index: int) -> Tensor:
-        info = torch.utils.data.get_worker_info()
-        worker = -1 if info is None else info.id
-        return torch.tensor(
-            [worker, torch.rand(()).item(), random.random(), np.random.rand()],
-            dtype=torch.float64,
-        )
 
 
 def train(options: dict[str, Any]) -> None:
@@ -74,12 +57,11 @@ def train(options: dict[str, Any]) -> None:
     drawn = []
     for epoch in accelerator.sla_epochs(2):
         for batch in loader:
-            loss = model(batch[:, 1:].float()).square().mean()
+            loss = model(numbers(batch)).square().mean()
             accelerator.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
-            mask = nn.functional.dropout(torch.ones(16), 0.5).tolist()
-            drawn.append([epoch, batch.tolist(), mask])
+            drawn.append([epoch, batch.tolist(), mask()])
             if accelerator.sla_last_step == 1 and options["saves"]:
                 accelerator.save_state(options["saves"])
     folder = accelerator.sla_run_folder
@@ -91,10 +73,5 @@ def train(options: dict[str, Any]) -> None:
         state._shared_state.clear()
 
 
-def main() -> None:
-    for given in json.loads(sys.argv[1]):
-        train(DEFAULTS | given)
-
-
 if __name__ == "__main__":
-    main()
+    train_each(train, DEFAULTS)

@@ -5,20 +5,18 @@ Argument: a JSON list with a set of options for each training of this process.
 
 # ruff: noqa: NPY002 - the global generators are what this is about
 
-import json
 import os
 import random
-import sys
 from typing import Any
 
 import lightning.pytorch as pl
 import numpy as np
 import torch
 import toys
+from draws import NUM_RANKS, RANK, Draws, mask, numbers, train_each
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-RANK, NUM_RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 DEFAULTS: dict[str, Any] = {
     "name": "run",
     "seed": 3,
@@ -33,21 +31,6 @@ DEFAULTS: dict[str, Any] = {
     "saves_every": None,
     "resumes": None,
 }
-
-
-class Draws(Dataset[Tensor]):
-    """A number of each generator, drawn where the item is made, who made it, and which it is."""
-
-    def __len__(self) -> int:
-        return 4 * NUM_RANKS
-
-    def __getitem__(self, index: int) -> Tensor:
-        info = torch.utils.data.get_worker_info()
-        worker = -1 if info is None else info.id
-        return torch.tensor(
-            [worker, torch.rand(()).item(), random.random(), np.random.rand(), index],
-            dtype=torch.float64,
-        )
 
 
 class Drawing(pl.LightningModule):
@@ -73,9 +56,8 @@ class Drawing(pl.LightningModule):
             self.first = self.network[0].weight.flatten().tolist()[:4]
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
-        output = self.network(batch[:, 1:4].float())
-        mask = nn.functional.dropout(torch.ones(16), 0.5).tolist()
-        self.drawn.append([self.current_epoch, batch.tolist(), mask])
+        output = self.network(numbers(batch))
+        self.drawn.append([self.current_epoch, batch.tolist(), mask()])
         return output.square().mean()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -136,10 +118,5 @@ def train(options: dict[str, Any]) -> None:
     )
 
 
-def main() -> None:
-    for given in json.loads(sys.argv[1]):
-        train(DEFAULTS | given)
-
-
 if __name__ == "__main__":
-    main()
+    train_each(train, DEFAULTS)
