@@ -133,7 +133,15 @@ def order(action: Action, *, at_step: int, onset: int, alarm: int) -> None:
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("step", [0, 4, 5, 8])
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(0, marks=pytest.mark.thorough),
+        4,
+        5,
+        pytest.param(8, marks=pytest.mark.thorough),
+    ],
+)
 @pytest.mark.parametrize(
     "how",
     [

@@ -59,10 +59,10 @@ def test_a_healthy_training_ends_in_order(run):
     "options",
     [
         pytest.param({}, marks=pytest.mark.smoke),
-        {"accumulate": 3},
+        pytest.param({"accumulate": 3}, marks=pytest.mark.thorough),
         {"optimizers": 2},
         {"on_stop": "flag"},
-        {"gather": True, "end": "finally"},
+        pytest.param({"gather": True, "end": "finally"}, marks=pytest.mark.thorough),
     ],
     ids=lambda options: next(iter(options), "plain"),
 )
@@ -114,7 +114,7 @@ def test_a_killed_rank_is_found_and_ends_the_job(run):
     assert ended.exit_codes[0] != 0
 
 
-@pytest.mark.parametrize("gather", [False, True])
+@pytest.mark.parametrize("gather", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_a_straggler_is_named(run, gather):
     """
     The rank whose own work takes longer is named, also in a loop that gathers the loss

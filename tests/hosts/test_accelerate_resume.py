@@ -104,7 +104,10 @@ def check_rolled(story: Story) -> None:
         "fsdp2",
         pytest.param(
             "zero2",
-            marks=pytest.mark.skipif(not find_spec("deepspeed"), reason="needs deepspeed"),
+            marks=[
+                pytest.mark.thorough,
+                pytest.mark.skipif(not find_spec("deepspeed"), reason="needs deepspeed"),
+            ],
         ),
         pytest.param(
             "zero3",

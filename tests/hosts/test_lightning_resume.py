@@ -88,8 +88,8 @@ def train(
     ("limits", "num_workers", "val_every"),
     [
         ({"max_steps": 21}, 0, 4),
-        ({"max_steps": 21}, 2, None),
-        ({"max_epochs": NUM_EPOCHS}, 0, None),
+        pytest.param({"max_steps": 21}, 2, None, marks=pytest.mark.thorough),
+        pytest.param({"max_epochs": NUM_EPOCHS}, 0, None, marks=pytest.mark.thorough),
         ({"max_epochs": NUM_EPOCHS}, 2, 8),
     ],
     ids=["steps-validating", "steps-workers", "epochs", "epochs-workers-validating"],

@@ -32,8 +32,8 @@ BACK = {"mode": "enforce", "action": "rollback", "reflex": False}
     "family",
     [
         "plain_ddp",
-        "fsdp2",
-        "fsdp_sharded",
+        pytest.param("fsdp2", marks=pytest.mark.thorough),
+        pytest.param("fsdp_sharded", marks=pytest.mark.thorough),
         "fsdp_full",
         pytest.param("deepspeed_3", marks=needs_deepspeed),
     ],

@@ -68,6 +68,7 @@ def test_disk_that_is_full_at_the_start_stops_nothing(launch, disk):
     assert len(told) == 3, told
 
 
+@pytest.mark.thorough
 def test_disk_without_room_for_a_folder_stops_nothing(launch, disk):
     """
     If not even the folder of the run can be made, training goes on; once it can be, folder,
@@ -138,7 +139,14 @@ def test_disk_that_fills_up_and_empties_again_loses_nothing(launch, disk):
     assert messages(ledger(disk.path), "end") == ["Training ended."]
 
 
-@pytest.mark.parametrize("way", ["below a file", "read-only", "ledger is a folder"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param("below a file", marks=pytest.mark.thorough),
+        "read-only",
+        pytest.param("ledger is a folder", marks=pytest.mark.thorough),
+    ],
+)
 def test_unusable_run_directory_is_a_clear_error_on_all_ranks(launch, disk, way):
     """
     A run directory that can't be written to ends every rank, before its first step and

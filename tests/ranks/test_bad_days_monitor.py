@@ -99,6 +99,7 @@ def test_rank_that_a_stopped_monitor_holds_gives_up(launch, tmp_path):
     assert ended.succeeded(), ended
 
 
+@pytest.mark.thorough
 def test_paused_monitor_raises_no_alarm(launch, tmp_path):
     """
     A monitor that was stopped for longer than a hang limit, and goes on, finds nothing.
@@ -116,7 +117,7 @@ def test_paused_monitor_raises_no_alarm(launch, tmp_path):
     assert messages(ledger(tmp_path), "end") == ["Training ended."]
 
 
-@pytest.mark.parametrize("first", ["monitor", "ranks"])
+@pytest.mark.parametrize("first", [pytest.param("monitor", marks=pytest.mark.thorough), "ranks"])
 def test_paused_job_raises_no_alarm(launch, tmp_path, first):
     """
     A whole job that was stopped for longer than a hang limit, and goes on, ranks or
@@ -158,7 +159,14 @@ def test_stopped_ranks_are_no_hang_if_all_are(launch, tmp_path):
     assert messages(ledger(tmp_path), "decision") == []
 
 
-@pytest.mark.parametrize("way", ["ends at once", "no program", "says nonsense"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param("ends at once", marks=pytest.mark.thorough),
+        pytest.param("no program", marks=pytest.mark.thorough),
+        "says nonsense",
+    ],
+)
 def test_monitor_that_cannot_start_becomes_a_thread(launch, tmp_path, way):
     """
     Where no monitor process can be started, one notice says so, a thread watches instead,

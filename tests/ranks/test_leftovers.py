@@ -40,17 +40,29 @@ def ticket_of(job: Any) -> Ticket:
     return Ticket.from_bytes(path.read_bytes())
 
 
+def is_free(port: int) -> bool:
+    """Whether a TCP port of this host can be had."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
 def assert_nothing_left(job: Any, monitor: psutil.Process, ticket: Ticket) -> None:
     """The fixture of all rank tests looks for processes, threads and shared memory."""
     until(lambda: not is_monitor(monitor), "the end of the monitor", limit_s=8.0)
-    assert f"@slav1-{ticket.token[:16]}-0" not in abstract_sockets()
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", ticket.port))
+    # Of a process that was killed the command line is gone first, and what it had open a little
+    # later, or a good deal on a machine that is busy.
+    name = f"@slav1-{ticket.token[:16]}-0"
+    until(lambda: name not in abstract_sockets(), "the end of its local socket", limit_s=8.0)
+    until(lambda: is_free(ticket.port), "the end of its port", limit_s=8.0)
     del job
 
 
-@pytest.mark.parametrize("killed", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("killed", [(0,), pytest.param((1,), marks=pytest.mark.thorough), (0, 1)])
 def test_killed_ranks_leave_nothing(launch, tmp_path, killed):
     """
     When rank 0, rank 1 or both at once are killed, the other is ended with an error, the
@@ -73,7 +85,14 @@ def test_killed_ranks_leave_nothing(launch, tmp_path, killed):
     assert {path.name for path in (tmp_path / "run").glob("ring-*")} == {"ring-0.bin", "ring-1.bin"}
 
 
-@pytest.mark.parametrize("order", list(permutations(["monitor", "rank 0", "rank 1"])))
+@pytest.mark.parametrize(
+    "order",
+    [
+        # The monitor first and the monitor last; what lies between them runs in CI.
+        pytest.param(order, marks=[] if number in (0, 3) else pytest.mark.thorough)
+        for number, order in enumerate(permutations(["monitor", "rank 0", "rank 1"]))
+    ],
+)
 def test_everything_killed_leaves_nothing(launch, tmp_path, order):
     """
     When monitor and ranks are killed one right after the other, in any order, neither

@@ -77,6 +77,7 @@ def test_a_running_rank_can_be_signalled(launch):
     assert ended.exit_codes == {1: -signal.SIGTERM}
 
 
+@pytest.mark.thorough
 def test_torchrun_is_reached_too(launch):
     """
     Under ``torchrun`` the launcher's exit code and the ranks' outputs are returned.

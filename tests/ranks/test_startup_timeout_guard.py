@@ -69,7 +69,7 @@ def test_a_start_up_in_time_goes_on(launch):
 @pytest.mark.parametrize(
     ("num_ranks", "absent", "arrived"),
     [
-        (2, 1, "0"),
+        pytest.param(2, 1, "0", marks=pytest.mark.thorough),
         pytest.param(3, 2, "0-1", marks=pytest.mark.thorough),
         pytest.param(4, 0, "1-3", marks=pytest.mark.thorough),
         (4, 2, "0-1, 3"),

@@ -85,7 +85,9 @@ def monitor_of(job: Any, rank: int) -> psutil.Process:
     return next(child for child in children if is_monitor(child))
 
 
-@pytest.mark.parametrize("master", ["loopback", "own address"])
+@pytest.mark.parametrize(
+    "master", [pytest.param("loopback", marks=pytest.mark.thorough), "own address"]
+)
 def test_nodes_stop_at_the_same_step(launch, tmp_path, master):
     """
     The samples of two nodes are put together, and what is found on one of them stops the
