@@ -14,7 +14,7 @@ from slav1.contract import Contract
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "parity.md"
 STRATEGIES = ("DDP", "FSDP", "FSDP2", "DeepSpeed")
-HOSTS = {"Lightning", "Accelerate"}
+HOSTS = {"Lightning", "Accelerate", "transformers"}
 BEYOND_RULES = {
     *("update left out", "rollback", "resume", "restart", "checkpoints proved"),
     *("damaged one passed over", "stop", "skip_batches", "snapshot", "clip_and_decay"),

@@ -7,6 +7,7 @@ what it made and what weights it holds then.
 
 import hashlib
 import json
+import os
 import sys
 import time
 from contextlib import nullcontext
@@ -171,10 +172,62 @@ def with_lightning(strategy: str, num_steps: int) -> dict[str, Any]:
     }
 
 
+def with_transformers(strategy: str, num_steps: int) -> dict[str, Any]:
+    """A ``transformers.Trainer``."""
+    from trainers import Words, model
+    from transformers import Trainer
+    from transformers_families import noting, settings_for, spread
+
+    from sla_accelerate import SLATrainerCallback
+
+    class Slow(Trainer):
+        def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            time.sleep(STEP_S)
+            inputs.pop("index")
+            return super().compute_loss(model, inputs, *args, **kwargs)
+
+    arguments = settings_for(strategy, Path("trained"), max_steps=num_steps, save_steps=SAVE_EVERY)
+    watch = SLATrainerCallback(contract())
+    data = Words(2 * 4 * num_steps)
+    with spread(strategy):
+        trainer = Slow(model=model(), args=arguments, train_dataset=data, callbacks=[watch])
+    starts: list[int] = []
+    trainer.add_callback(noting(starts))
+    trainer.train(resume_from_checkpoint="last_good")
+    return {
+        "wrapped": type(trainer.model_wrapped).__name__,
+        "sharding": str(trainer.accelerator.distributed_type),
+        "starts_at": starts[0],
+        "last_step": trainer.state.global_step - 1,
+        "stopped_at": watch.stopped_at,
+        "folder": str(watch.run_folder),
+        "weights": weights_of(trainer.model_wrapped),
+    }
+
+
+def damage() -> None:
+    """Flips a bit of the newest checkpoint, if that is asked for, before the second start."""
+    root, start = os.environ.get("DAMAGE"), os.environ.get("TORCHELASTIC_RESTART_COUNT")
+    if root is None or (os.environ["RANK"], start) != ("0", "1"):
+        return
+    (newest,) = (*Path(root).glob("**/step-9"), *Path(root).glob("**/checkpoint-10"))
+    members = [path for path in newest.rglob("*") if path.is_file()]
+    largest = max(members or [newest], key=lambda path: path.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 1
+    largest.write_bytes(content)
+
+
 def main() -> None:
     """Trains, and tells what came of it."""
+    damage()
     host, strategy, num_steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    train = {"accelerate": with_accelerate, "lightning": with_lightning}[host]
+    hosts = {
+        "accelerate": with_accelerate,
+        "lightning": with_lightning,
+        "transformers": with_transformers,
+    }
+    train = hosts[host]
     toys.tell("ended", **train(strategy, num_steps))
     Path("ended").touch()
 
