@@ -211,7 +211,7 @@ def test_after_a_kill_training_goes_on_from_the_last_good_checkpoint(
     if not is_zero(strategy):
         env["ACCELERATE_USE_CPU"] = "true"
     words = [host, strategy, str(NUM_STEPS)]
-    ended = launch.torchrun(EVERY_STRATEGY, args=words, max_restarts=1, env=env, timeout_s=200)
+    ended = launch.torchrun(EVERY_STRATEGY, args=words, max_restarts=1, env=env, timeout_s=280)
 
     assert ended.succeeded(), ended
     said = told(ended.out[0], "ended")
