@@ -321,11 +321,11 @@ def test_a_rollback_takes_the_other_callbacks_back(make):
     """
 
     class Worse(TrainerCallback):
-        """Evaluations get worse and worse until the rollback."""
+        """Evaluations get worse, and once more after the rollback."""
 
         def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any, **_: Any) -> None:
             seen.append(state.global_step)
-            metrics["eval_loss"] = 100.0 + len(seen) if len(seen) < 3 else 1.0 / len(seen)
+            metrics["eval_loss"] = 100.0 + len(seen) if len(seen) < 4 else 1.0 / len(seen)
 
     seen: list[int] = []
     how = {"eval_strategy": "steps", "eval_steps": 4, "metric_for_best_model": "loss"}
