@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 from slav1.checkpoint.workshop import workshop_of
 
@@ -38,3 +39,21 @@ class NumberedFolders:
         paths = self.root.iterdir() if self.root.is_dir() else ()
         found = [int(match[1]) for path in paths if (match := _NAME.fullmatch(path.name))]
         return self.path_of(max(found)) if found else None
+
+
+def folder_named(output_dir: Any) -> Path:
+    """The folder for a checkpoint that a user names, as the host takes it.
+
+    Raises:
+        FileExistsError: If a file has that name.
+        ValueError: If it is the working directory, or holds that.
+    """
+    path = Path(output_dir).expanduser()
+    if path.exists() and not path.is_dir():
+        raise FileExistsError(f"{path} is a file; save_state needs the name of a folder.")
+    if Path.cwd().is_relative_to(os.path.realpath(path)):
+        raise ValueError(
+            f"output_dir is {os.fspath(output_dir)!r}, which the script works in: save_state "
+            "replaces a folder as a whole. Name one of its own, such as 'checkpoint'."
+        )
+    return path

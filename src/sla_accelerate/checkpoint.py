@@ -8,7 +8,7 @@ from typing import Any
 from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]
 
 from sla_accelerate._disk import disk_of
-from sla_accelerate._folders import NumberedFolders
+from sla_accelerate._folders import NumberedFolders, folder_named
 from sla_accelerate._position import Positions
 from sla_accelerate._restore import Loaded, Restorer
 from sla_accelerate._saver import Saver
@@ -98,6 +98,7 @@ class Checkpoints:
         Raises:
             SaveFailedError: On all ranks, if too many saves failed in a row.
             FileExistsError: If a file has the name of the folder.
+            ValueError: If it is the working directory, or holds that.
         """
         shelf = self.shelf(watch)
         number = self._project.iteration
@@ -107,9 +108,7 @@ class Checkpoints:
                 # Where it can't be made the checkpoint can't either, and the save says why.
                 folders.workshop.mkdir(parents=True, exist_ok=True)
             number = self._agree(watch, "number of a checkpoint", folders.next_number(number))
-        path = Path(output_dir) if folders is None else folders.path_of(number)
-        if path.exists() and not path.is_dir():
-            raise FileExistsError(f"{path} is a file; save_state needs the name of a folder.")
+        path = folder_named(output_dir) if folders is None else folders.path_of(number)
         try:
             commit = shelf.save(
                 path, self._saver.writer(watch, args, options), self._saver.facts(watch)
@@ -133,7 +132,7 @@ class Checkpoints:
         """Collective. Saves where no run is open any more: whole if all goes well, and never
         taken for a good checkpoint."""
         folders = self._folders() if self._project.automatic_checkpoint_naming else None
-        path = Path(output_dir) if folders is None else None
+        path = folder_named(output_dir) if folders is None else None
         if folders is not None:
             numbers = [folders.next_number(self._project.iteration)]
             path = folders.path_of(broadcast_object_list(numbers)[0])

@@ -427,3 +427,24 @@ def test_contents_are_compared_with_what_was_in_memory(tmp_path):
     assert not (tmp_path / "bad").exists()
     assert "weight has other contents" in rejections(tmp_path)[0]
     assert [line for line in lines(tmp_path, "notice") if "checkpoint.background" in line]
+
+
+def test_the_name_of_a_folder_is_taken_as_the_host_takes_it(tmp_path, monkeypatch):
+    """
+    A name that begins with ``~`` lies in the home folder, for saving and for loading; the folder
+    that the script works in is not replaced, whatever it is called.
+    """
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(work)
+    (work / "train.py").write_text("mine")
+    accelerator = with_contract(tmp_path)
+    trained(accelerator, num_steps=3)
+
+    for name in (".", "", "..", str(work)):
+        with pytest.raises(ValueError, match="which the script works in"):
+            accelerator.save_state(name)
+    assert accelerator.save_state("~/saved") == tmp_path / "home" / "saved"
+    assert accelerator.load_state("~/saved") == tmp_path / "home" / "saved"
+    assert [one.name for one in work.iterdir()] == ["train.py"]

@@ -1,6 +1,7 @@
 """``sla-accelerate config``: one file for Accelerate and the contract."""
 
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -162,7 +163,7 @@ def _write(path: Path, text: str, settings: dict[str, str], *, is_new: bool) -> 
         raise CommandLineError(f"{path}: {error}") from error
     lost = " Comments in it are lost." if is_anew and "#" in text else ""
     typer.echo(f"The contract stands in {path} ({HOME_PATH}).{lost}")
-    typer.echo(f"Start with: accelerate launch --config_file {path} SCRIPT")
+    typer.echo(f"Start with: accelerate launch --config_file {shlex.quote(str(path))} SCRIPT")
 
 
 def _replace(path: Path, text: str) -> None:

@@ -1,6 +1,7 @@
 """The commit: the moment at which something that was written becomes a checkpoint."""
 
 import contextlib
+import os
 from pathlib import Path
 
 from slav1.checkpoint._disk import Disk, remove
@@ -15,6 +16,8 @@ from slav1.checkpoint._names import (
 )
 from slav1.checkpoint._seal import folders_of
 from slav1.checkpoint.digests import Digest, digest_file
+from slav1.checkpoint.formats.examination import NotACheckpointError
+from slav1.checkpoint.formats.examine import examine
 from slav1.checkpoint.generations import Generations, read_generations
 from slav1.checkpoint.manifest import Manifest, ManifestError
 from slav1.checkpoint.verify import verify_single
@@ -57,7 +60,15 @@ def commit_file(
         manifest: What it is.
         present: What lies under the name now; see :func:`what_lies_at`.
         disk: Where they lie.
+
+    Raises:
+        IsADirectoryError: If a folder has the name that is no checkpoint.
     """
+    is_folder = path.is_dir() and not path.is_symlink()
+    if is_folder and not _is_checkpoint(path):
+        raise IsADirectoryError(
+            f"{path} is a folder and no checkpoint; a single file can't take its name."
+        )
     generations = Generations(
         new=manifest,
         previous=present if isinstance(present, Manifest) else None,
@@ -68,7 +79,7 @@ def commit_file(
     disk.fsync(sidecar)
     disk.rename(sidecar, sidecar_of(path))
     _flush_names(path, staging, disk)
-    if path.is_dir() and not path.is_symlink():
+    if is_folder:
         _replace_folder(staging, path, disk)
         return
     disk.rename(staging, path)
@@ -153,6 +164,14 @@ def sweep(folder: Path, me: Writer, disk: Disk) -> list[tuple[Path, int]]:
     return lost
 
 
+def _is_checkpoint(folder: Path) -> bool:
+    try:
+        examine(folder)
+    except NotACheckpointError:
+        return False
+    return True
+
+
 def _replace_folder(staging: Path, path: Path, disk: Disk) -> None:
     left = recognise(staging)
     assert left is not None
@@ -166,10 +185,34 @@ def _replace(staging: Path, path: Path, spare: Path, disk: Disk) -> None:
         _rename_twice(staging, path, spare, disk)
         old = spare
     _flush_names(path, staging, disk)
+    _carry_over(old, path, disk)
     # The successor stands. What can't be removed now is recognised and removed by a later start.
     with contextlib.suppress(OSError):
         remove(disk, old)
         disk.fsync(path.parent)
+
+
+def _carry_over(old: Path, path: Path, disk: Disk) -> None:
+    """Keeps what others have put into a folder that is replaced: it is no part of the checkpoint,
+    and a host that writes into a folder leaves it there too."""
+    if old.is_symlink() or not (old.is_dir() and path.is_dir()):
+        return
+    try:
+        replaced = {
+            Path(name).parts[0]
+            for name in Manifest.from_json((old / MANIFEST).read_bytes()).members
+        }
+    except (OSError, ManifestError):
+        replaced = set()
+    others = [
+        one
+        for one in sorted(old.iterdir())
+        if one.name not in replaced and not os.path.lexists(path / one.name)
+    ]
+    for one in others:
+        disk.rename(one, path / one.name)
+    if others:
+        disk.fsync(path)
 
 
 def _rename_twice(staging: Path, path: Path, spare: Path, disk: Disk) -> None:

@@ -497,3 +497,50 @@ def test_every_rank_meets_equally_often(tmp_path: Path) -> None:
         return peers.num_gathers
 
     assert len(set(run_ranks(work, 3))) == 1
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_a_save_keeps_what_others_have_put_into_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
+) -> None:
+    """
+    A folder that is replaced loses the old checkpoint alone: logs, notes and other folders that
+    were in it before the first save, or came after it, are there as they were.
+    """
+    if not can_exchange:
+        monkeypatch.setattr(Disk, "exchange", lambda *_: False)
+    shelf, out = shelf_of(tmp_path, Alone()), tmp_path / "ck"
+    (out / "logs").mkdir(parents=True)
+    (out / "logs" / "day").write_text("mine")
+
+    shelf.save(out, folder_writer(10, 0), facts(10))
+    (out / "note").write_text("mine too")
+    commit = shelf.save(out, folder_writer(20, 0), facts(20))
+
+    assert (out / "logs" / "day").read_text() == "mine"
+    assert (out / "note").read_text() == "mine too"
+    assert shelf.check(out) == commit.manifest
+    assert {one.name for one in out.iterdir()} == {
+        *(Path(name).parts[0] for name in commit.manifest.members),
+        *("logs", "note", "sla_manifest.json"),
+    }
+    assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".sla")] == []
+
+
+def test_a_file_does_not_take_the_place_of_a_folder_that_is_no_checkpoint(tmp_path: Path) -> None:
+    """
+    A single file saved under the name of somebody's folder is refused, and the folder stays;
+    a checkpoint that is a folder is replaced.
+    """
+    shelf, out = shelf_of(tmp_path, Alone()), tmp_path / "ck"
+    out.mkdir()
+    (out / "mine").write_text("mine")
+
+    with pytest.raises(SaveFailedError, match="is a folder and no checkpoint"):
+        shelf.save(out, file_writer(10, 0), facts(10))
+    assert [one.name for one in tmp_path.iterdir() if "ck" in one.name] == ["ck"]
+    assert (out / "mine").read_text() == "mine"
+
+    shelf.save(tmp_path / "last", folder_writer(10, 0), facts(10))
+    shelf.save(tmp_path / "last", file_writer(20, 0), facts(20))
+    assert (tmp_path / "last").is_file()
