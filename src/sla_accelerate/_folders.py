@@ -56,4 +56,5 @@ def folder_named(output_dir: Any) -> Path:
             f"output_dir is {os.fspath(output_dir)!r}, which the script works in: save_state "
             "replaces a folder as a whole. Name one of its own, such as 'checkpoint'."
         )
-    return path
+    # A link to another disk is there to be written through.
+    return Path(os.path.realpath(path)) if path.is_dir() else path

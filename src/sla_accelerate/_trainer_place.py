@@ -109,9 +109,14 @@ class Place:
         has_noise = _compat_trainer.load_noise(self._host, loaded.path)
         positions.leave_out([self._skips] * len(positions))
         if loaded.position is None:
+            reason = (
+                "args.ignore_data_skip is set"
+                if self._host.args.ignore_data_skip and not self._is_rollback
+                else "it has none for this number of ranks"
+            )
             self._say(
-                f"The data position of {loaded.path} is not used: it has none for this number of "
-                "ranks. The host works out where to go on."
+                f"The data position of {loaded.path} is not used: {reason}. The host works out "
+                "where to go on."
             )
         else:
             world_size = watch.session.peers.world_size

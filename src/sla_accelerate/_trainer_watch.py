@@ -285,7 +285,11 @@ class TrainerWatch:
         with self._aside(Phase.CHECKPOINT):
             path = Resume(self._host, session, run.shelf, limit_s=limit_s).path(asked)
             if path is not None:
-                run.place.load(read(path, session, limit_s=limit_s), is_rollback=False)
+                loaded = read(path, session, limit_s=limit_s)
+                if self._host.args.ignore_data_skip:
+                    # The user would rather begin an epoch anew than draw its batches once more.
+                    loaded = loaded._replace(position=None)
+                run.place.load(loaded, is_rollback=False)
         return path
 
     def _save_own(self, run: _Run) -> None:

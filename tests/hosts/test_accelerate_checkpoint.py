@@ -432,7 +432,8 @@ def test_contents_are_compared_with_what_was_in_memory(tmp_path):
 def test_the_name_of_a_folder_is_taken_as_the_host_takes_it(tmp_path, monkeypatch):
     """
     A name that begins with ``~`` lies in the home folder, for saving and for loading; the folder
-    that the script works in is not replaced, whatever it is called.
+    that the script works in is not replaced, whatever it is called; a link to a folder is
+    written through.
     """
     work = tmp_path / "work"
     work.mkdir()
@@ -448,3 +449,8 @@ def test_the_name_of_a_folder_is_taken_as_the_host_takes_it(tmp_path, monkeypatc
     assert accelerator.save_state("~/saved") == tmp_path / "home" / "saved"
     assert accelerator.load_state("~/saved") == tmp_path / "home" / "saved"
     assert [one.name for one in work.iterdir()] == ["train.py"]
+    (tmp_path / "far").mkdir()
+    (work / "near").symlink_to(tmp_path / "far")
+    assert accelerator.save_state("near") == tmp_path / "far"
+    assert accelerator.load_state("near") == Path("near")
+    assert (work / "near").is_symlink()

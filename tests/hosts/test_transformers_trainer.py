@@ -163,6 +163,26 @@ def test_a_resumed_training_is_the_rest_of_the_unbroken_one(make, num_steps, how
     assert resumed.seen == unbroken.seen[-len(resumed.seen) :]
 
 
+@pytest.mark.thorough
+def test_a_user_who_wants_no_batches_skipped_gets_none_skipped(make):
+    """
+    With ``ignore_data_skip`` a resumed training begins its epoch anew, with the batches and the
+    losses that it has without the contract.
+    """
+    resumed = []
+    for contract, folder in ((None, "plain"), (UNWATCHED, "watched")):
+        make(StopsAt(10), contract=contract, folder=folder).train()
+        start_afresh()
+        resumed.append(make(contract=contract, folder=folder, ignore_data_skip=True))
+        resumed[-1].train(resume_from_checkpoint=True)
+        start_afresh()
+    plain, watched = resumed
+
+    assert plain.seen[0][0] == watched.seen[0][0] == 8
+    assert watched.seen == plain.seen
+    assert trainers.losses(watched) == trainers.losses(plain)
+
+
 def test_true_takes_the_newest_checkpoint_that_verifies(make):
     """
     A damaged checkpoint is passed over before anything of it is loaded, stays on the disk and is
