@@ -8,7 +8,8 @@ import argparse
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments
+from transformers.trainer import Trainer
 
 NUM_WORDS, LENGTH = 64, 8
 

@@ -6,10 +6,10 @@ torchrun --nproc-per-node 2 trainer.py --steps 200
 import argparse
 
 import torch
-from sla_accelerate import SLATrainerCallback
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments
+from sla_accelerate import SLATrainer as Trainer
 
 NUM_WORDS, LENGTH = 64, 8
 
@@ -55,7 +55,6 @@ def main() -> None:
         arguments,
         train_dataset=Words(256),
         eval_dataset=Words(32),
-        callbacks=[SLATrainerCallback()],
     )
     trainer.train()
     loss = trainer.evaluate()["eval_loss"]

@@ -9,12 +9,14 @@ if TYPE_CHECKING:
     from sla_accelerate._restore import LoadFailedError
     from sla_accelerate.accelerator import SLAAccelerator
     from sla_accelerate.actions import TrainingStoppedError
+    from sla_accelerate.trainer import SLATrainer
     from sla_accelerate.trainer_callback import SLATrainerCallback
 
 __all__ = [
     "DataOrderError",
     "LoadFailedError",
     "SLAAccelerator",
+    "SLATrainer",
     "SLATrainerCallback",
     "TrainingStoppedError",
     "attach",
@@ -24,6 +26,7 @@ _HOMES = {
     "DataOrderError": "_order",
     "LoadFailedError": "_restore",
     "SLAAccelerator": "accelerator",
+    "SLATrainer": "trainer",
     "SLATrainerCallback": "trainer_callback",
     "TrainingStoppedError": "actions",
     "attach": "_attach",

@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 import trainers
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback
 
-from sla_accelerate import SLATrainerCallback, _compat_trainer, _runs
+from sla_accelerate import SLATrainer, SLATrainerCallback, _compat_trainer, _runs
 from slav1.checkpoint.errors import CheckpointDamagedError
 from slav1.checkpoint.formats import examine
 from slav1.decision import Action
@@ -481,6 +481,28 @@ def test_a_callback_in_the_wrong_place_is_refused(make):
     late.add_callback(SLATrainerCallback())
     with pytest.raises(ValueError, match=r"callbacks=\[SLATrainerCallback\(\)\]"):
         late.train()
+
+
+def test_a_changed_import_is_enough(tmp_path, monkeypatch):
+    """
+    The trainer that stands in for the host's watches without a callback, takes what the
+    host's takes in any form, and leaves one of the script's own alone.
+    """
+    monkeypatch.setenv("SLA_RUN_DIR", str(tmp_path / "runs"))
+    own = SLATrainerCallback("L2")
+    wanted = trainers.settings(tmp_path / "out", max_steps=2)
+    made = SLATrainer(trainers.model(), wanted, None, trainers.Words())
+    given = SLATrainer(trainers.model(), wanted, callbacks=[own])
+    made.train()
+
+    ours = [
+        [one for one in each.callback_handler.callbacks if isinstance(one, SLATrainerCallback)]
+        for each in (made, given)
+    ]
+    assert [len(each) for each in ours] == [1, 1]
+    assert ours[1] == [own]
+    (folder,) = run_folders(tmp_path / "runs")
+    assert ours[0][0].run_folder == folder
 
 
 @pytest.mark.thorough
