@@ -65,8 +65,7 @@ class JoiningAccelerator(ToldAccelerator):
         settings = settings_for(self, wishes.asked)
         wanted = wishes._replace(asked=present.asked, is_unasked=present.is_unasked)
         names = [name for name, a, b in zip(Wishes._fields, present, wanted, strict=True) if a != b]
-        if settings[:2] != self._sla_settings[:2]:
-            names.insert(0, "settings")
+        names[:0] = settings.differing(self._sla_settings)
         if names:
             raise ValueError(
                 f"This accelerator is under a contract already, with other {', '.join(names)}: "

@@ -83,11 +83,12 @@ def begin(
         SessionError: If the run could not be opened; raised on every rank.
     """
     if (watch := current()) is not None:
-        if _Shared.settings is None or settings[:2] != _Shared.settings[:2]:
+        assert _Shared.settings is not None, "it was begun with some"
+        if names := settings.differing(_Shared.settings):
             raise ValueError(
-                "contract and run_dir must be those of the run that is open: all "
-                "SLAAccelerator objects of a process share one run. Call end_training() "
-                "first, or give both the same."
+                f"This accelerator has another {' and another '.join(names)} than the run that "
+                "is open: all SLAAccelerator objects of a process share one run. Call "
+                "end_training() first, or give all the same."
             )
         return watch
     rank, world_size = state.process_index, state.num_processes

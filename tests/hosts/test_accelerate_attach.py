@@ -162,8 +162,8 @@ def test_a_second_time_changes_nothing_or_is_refused(attached, tmp_path):
     assert attached(accelerator) is accelerator
     with pytest.raises(ValueError, match="with other on_stop, skips_bad_batches"):
         attached(accelerator, on_stop="flag", skip_bad_batches=False)
-    with pytest.raises(ValueError, match="with other settings"):
-        attach(SLAAccelerator(contract="L1", cpu=True), "L2")
+    with pytest.raises(ValueError, match="with other contract, run_dir: attach"):
+        attach(SLAAccelerator(contract="L1", cpu=True), "L2", "elsewhere")
 
     assert steps(accelerator) == [0]
 

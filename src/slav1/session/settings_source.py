@@ -1,5 +1,6 @@
 """Where a host's settings come from: argument, environment, the host's own file, default."""
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +34,11 @@ class Resolved(NamedTuple):
     origin: str = ""
     """Where both come from, in sentences, as far as they are not the script's arguments."""
 
+    def differing(self, other: "Resolved") -> list[str]:
+        """What is not the same in both: ``contract``, ``run_dir``."""
+        both = zip(self._fields[:2], self[:2], other[:2], strict=True)
+        return [name for name, mine, others in both if mine != others]
+
 
 def resolve(
     contract: Contract | str | Path | None,
@@ -56,6 +62,7 @@ def resolve(
     Raises:
         ContractError: If a file can't be used.
         ValueError: If the name is neither a level nor a file.
+        TypeError: If the contract is something else.
     """
     origin = ""
     name = "contract"
@@ -91,9 +98,9 @@ def _as_contract(contract: Contract | str | Path, name: str) -> Contract:
         return contract
     if str(contract) in _LEVELS:
         return Contract.level(str(contract))
+    needed = f"{name} must be a level ({', '.join(_LEVELS)}), a YAML file or a Contract"
+    if not isinstance(contract, str | os.PathLike):
+        raise TypeError(f"{needed}; got {contract!r}, a {type(contract).__name__}.")
     if not Path(contract).exists():
-        raise ValueError(
-            f"{name} must be a level ({', '.join(_LEVELS)}), a YAML file or a Contract; "
-            f"got {str(contract)!r}, and no such file exists."
-        )
+        raise ValueError(f"{needed}; got {str(contract)!r}, and no such file exists.")
     return Contract.load(Path(contract))

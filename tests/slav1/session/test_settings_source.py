@@ -122,3 +122,11 @@ def test_ticket_that_does_not_come_names_rank_0():
         StoreRendezvous(Store()).fetch(2.0)
     with pytest.raises(TimeoutError):
         Alone().fetch(1.0)
+
+
+def test_a_contract_of_another_kind_is_refused():
+    """
+    What is neither a contract nor the name of one is refused, with what came and what may.
+    """
+    with pytest.raises(TypeError, match=r"must be a level \(L1.*got \{'level': 'L1'\}, a dict"):
+        resolve({"level": "L1"}, None, {})
