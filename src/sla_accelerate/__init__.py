@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sla_accelerate._attach import attach
-    from sla_accelerate._order import DataOrderError
-    from sla_accelerate._restore import LoadFailedError
+    from sla_accelerate._batches.order import DataOrderError
+    from sla_accelerate._saved.restore import LoadFailedError
     from sla_accelerate.accelerator import SLAAccelerator
     from sla_accelerate.actions import TrainingStoppedError
     from sla_accelerate.trainer import SLATrainer
@@ -23,8 +23,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "DataOrderError": "_order",
-    "LoadFailedError": "_restore",
+    "DataOrderError": "_batches.order",
+    "LoadFailedError": "_saved.restore",
     "SLAAccelerator": "accelerator",
     "SLATrainer": "trainer",
     "SLATrainerCallback": "trainer_callback",

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Protocol
 
-from sla_accelerate._flow import Flow
-from sla_accelerate._passes import LoaderTrack
+from sla_accelerate._batches.flow import Flow
+from sla_accelerate._batches.passes import LoaderTrack
 
 
 class FetchWatch(Protocol):

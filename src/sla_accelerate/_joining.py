@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sla_accelerate import _runs
+from sla_accelerate._batches.position import Positions
 from sla_accelerate._compat import watch_fetches
+from sla_accelerate._config.settings import settings_for
 from sla_accelerate._figures import LoopFigures
-from sla_accelerate._position import Positions
-from sla_accelerate._restore import Restorer
-from sla_accelerate._saver import Saver
+from sla_accelerate._saved.restore import Restorer
+from sla_accelerate._saved.saver import Saver
+from sla_accelerate._saved.state import HeldState, has_scaler, is_replicated
 from sla_accelerate._seeds import LoopSeeds
-from sla_accelerate._settings import settings_for
-from sla_accelerate._state import HeldState, has_scaler, is_replicated
 from sla_accelerate._told import ToldAccelerator
 from sla_accelerate._wishes import Wishes
 from sla_accelerate._wrapped import outermost

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from accelerate.state import PartialState  # type: ignore[import-untyped]
 
+from sla_accelerate._config.settings import Asked
 from sla_accelerate._place import words_of_launcher
-from sla_accelerate._settings import Asked
 from sla_accelerate.actions import OnStop, check_on_stop
 from slav1.contract import Contract
 

@@ -13,7 +13,7 @@ from sla_accelerate import _runs
 from sla_accelerate._compat import is_watched, watch_fetches
 from sla_accelerate._gradients import are_all_of_one, are_parts_of_one_mesh, clip_parts
 from sla_accelerate._joining import JoiningAccelerator
-from sla_accelerate._state import is_fsdp1
+from sla_accelerate._saved.state import is_fsdp1
 from sla_accelerate._wishes import listen, wish
 from slav1.contract import Contract
 from slav1.phase import Phase

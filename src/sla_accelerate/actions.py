@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
-from sla_accelerate._position import Positions
+from sla_accelerate._batches.position import Positions
 from slav1.checkpoint.errors import CheckpointError
 from slav1.decision import Action, Decision
 from slav1.phase import Phase

@@ -7,11 +7,11 @@ from typing import Any
 
 from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]
 
+from sla_accelerate._batches.position import Positions
 from sla_accelerate._disk import disk_of
-from sla_accelerate._folders import NumberedFolders, folder_named
-from sla_accelerate._position import Positions
-from sla_accelerate._restore import Loaded, Restorer
-from sla_accelerate._saver import Saver
+from sla_accelerate._saved.folders import NumberedFolders, folder_named
+from sla_accelerate._saved.restore import Loaded, Restorer
+from sla_accelerate._saved.saver import Saver
 from sla_accelerate.actions import NoWayBackError, harm_of
 from sla_accelerate.mild_actions import MildActions
 from sla_accelerate.telemetry import LoopWatch

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from sla_accelerate._position import Positions
-from sla_accelerate._saver import Saver
+from sla_accelerate._batches.position import Positions
+from sla_accelerate._saved.saver import Saver
 from sla_accelerate.telemetry import LoopWatch
 from slav1.checkpoint import PeersMissingError, Shelf
 from slav1.checkpoint.errors import CheckpointError

@@ -8,12 +8,12 @@ from typing import Any
 from torch import is_grad_enabled
 from torch.optim import Optimizer
 
+from sla_accelerate._batches.position import Positions
 from sla_accelerate._compat import length_of
 from sla_accelerate._figures import LoopFigures
 from sla_accelerate._gradients import LoopGradients
 from sla_accelerate._inject import FaultPoints
 from sla_accelerate._pace import Pace
-from sla_accelerate._position import Positions
 from sla_accelerate._prepared import Prepared
 from sla_accelerate._seeds import LoopSeeds
 from sla_accelerate._step_in_hand import StepInHand

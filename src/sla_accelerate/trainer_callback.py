@@ -13,8 +13,8 @@ except ModuleNotFoundError as error:
         "pip install transformers"
     ) from error
 
-from sla_accelerate import _compat_trainer
-from sla_accelerate._trainer_watch import TrainerWatch, Wanted
+from sla_accelerate._trainer import compat
+from sla_accelerate._trainer.watch import TrainerWatch, Wanted
 from sla_accelerate.actions import check_on_stop
 
 
@@ -85,7 +85,7 @@ class SLATrainerCallback(TrainerCallback):
         Raises:
             ValueError: If it has two such callbacks, or another trainer has this one.
         """
-        trainer = _compat_trainer.trainer_that_calls()
+        trainer = compat.trainer_that_calls()
         assert trainer is not None, "only a trainer's constructor calls this"
         if len(_asked_for(trainer)) > 1:
             raise ValueError(
@@ -141,7 +141,7 @@ class UnaskedTrainerCallback(SLATrainerCallback):
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The trainer is set up."""
-        self._is_idle = bool(_asked_for(_compat_trainer.trainer_that_calls()))
+        self._is_idle = bool(_asked_for(compat.trainer_that_calls()))
         if not self._is_idle:
             super().on_init_end(args, state, control, **kwargs)
 

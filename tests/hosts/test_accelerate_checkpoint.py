@@ -12,7 +12,8 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import ProjectConfiguration
 
-from sla_accelerate import LoadFailedError, SLAAccelerator, _runs, _side_file
+from sla_accelerate import LoadFailedError, SLAAccelerator, _runs
+from sla_accelerate._saved import side_file as _side_file
 from slav1.checkpoint import CheckpointDamagedError, NoGoodCheckpointError, SaveFailedError
 from slav1.ledger import read_ledger
 from slav1.recorder.ring import read_ring_file

@@ -17,10 +17,10 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.config.update import update_config
 from accelerate.commands.env import env_command
 
-from sla_accelerate import _config_file
-from sla_accelerate._config_file import find_document, read_document
-from sla_accelerate._config_text import with_settings
-from sla_accelerate._launcher import config_file_among, options_of_launcher
+from sla_accelerate._config import file as _config_file
+from sla_accelerate._config.file import find_document, read_document
+from sla_accelerate._config.launcher import config_file_among, options_of_launcher
+from sla_accelerate._config.text import with_settings
 from sla_accelerate.cli import run
 from slav1.contract import ContractError
 from slav1.ledger import read_ledger

@@ -14,7 +14,8 @@ pytest.importorskip("transformers")
 import trainers
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback
 
-from sla_accelerate import SLATrainer, SLATrainerCallback, _compat_trainer, _runs
+from sla_accelerate import SLATrainer, SLATrainerCallback, _runs
+from sla_accelerate._trainer import compat as _compat_trainer
 from slav1.checkpoint.errors import CheckpointDamagedError
 from slav1.checkpoint.formats import examine
 from slav1.decision import Action

@@ -36,7 +36,7 @@ def main() -> None:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
         importlib.import_module("deepspeed")
     if importlib.util.find_spec("transformers"):
-        importlib.import_module("sla_accelerate._trainer_watch")
+        importlib.import_module("sla_accelerate._trainer.watch")
     # Objects that no collection touches stay shared with the forks.
     gc.freeze()
     answer(ready=True)

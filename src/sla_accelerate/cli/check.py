@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from sla_accelerate._config_file import HOME_PATH, read_document
-from sla_accelerate._host_config import refusal_of
+from sla_accelerate._config.file import HOME_PATH, read_document
+from sla_accelerate._config.host import refusal_of
 from slav1.cli.contract import AsJson, print_checked
 from slav1.cli.program import CommandLineError
 from slav1.contract import Contract, ContractError

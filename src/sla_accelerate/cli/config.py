@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from sla_accelerate import _host_config as host
-from sla_accelerate._config_file import BLOCK, HOME, HOME_PATH, Block, read_block, read_document
-from sla_accelerate._config_text import with_settings, with_settings_in_json
+from sla_accelerate._config import host
+from sla_accelerate._config.file import BLOCK, HOME, HOME_PATH, Block, read_block, read_document
+from sla_accelerate._config.text import with_settings, with_settings_in_json
 from slav1.cli.program import CommandLineError
 from slav1.contract import ContractError
 

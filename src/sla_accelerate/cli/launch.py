@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sla_accelerate._config_file import VARIABLE, speaks_of_contract
+from sla_accelerate._config.file import VARIABLE, speaks_of_contract
 
 
 def launch(words: list[str]) -> None:

@@ -15,7 +15,7 @@ from accelerate.commands.config.config_args import (  # type: ignore[import-unty
     default_config_file,
 )
 
-from sla_accelerate._launcher import config_file_of_launcher
+from sla_accelerate._config.launcher import config_file_of_launcher
 from slav1.contract import Contract, ContractError
 from slav1.contract.document import KEYS
 from slav1.contract.error import unknown_key, wrong_value

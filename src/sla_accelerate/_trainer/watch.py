@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sla_accelerate import _compat_trainer, _runs
+from sla_accelerate import _runs
 from sla_accelerate._attach import attach
-from sla_accelerate._order import Skip
-from sla_accelerate._saver import Saver
-from sla_accelerate._state import HeldState
-from sla_accelerate._trainer_place import Place
-from sla_accelerate._trainer_resume import Resume, read
-from sla_accelerate._trainer_saves import HOST, Saves, shelf_of
+from sla_accelerate._batches.order import Skip
+from sla_accelerate._saved.saver import Saver
+from sla_accelerate._saved.state import HeldState
+from sla_accelerate._trainer import compat
+from sla_accelerate._trainer.place import Place
+from sla_accelerate._trainer.resume import Resume, read
+from sla_accelerate._trainer.saves import HOST, Saves, shelf_of
 from sla_accelerate.actions import OnStop, harm_of
 from sla_accelerate.mild_actions import MildActions
 from sla_accelerate.telemetry import LoopWatch
@@ -74,7 +75,7 @@ class TrainerWatch:
         self._host = host
         self._callback = callback
         self._wanted = wanted
-        self._lacks = _compat_trainer.missing(host)
+        self._lacks = compat.missing(host)
         self._run: _Run | None = None
         self.stopped_at: int | None = None
         """Step at whose end the contract stopped the last ``train``; None if it did not."""
@@ -82,7 +83,7 @@ class TrainerWatch:
         """Folder of the last run."""
         self._accelerator: Any = None
         self._attach()
-        _compat_trainer.watch_skipping()
+        compat.watch_skipping()
         self._wrap()
 
     def _wrap(self) -> None:
@@ -100,7 +101,7 @@ class TrainerWatch:
             "_finalize_training": self._finish,
         }
         for name, one in around.items():
-            _compat_trainer.wrap(self._host, name, one)
+            compat.wrap(self._host, name, one)
 
     # -- what the callback tells --------------------------------------------------------------
 
@@ -180,7 +181,7 @@ class TrainerWatch:
     def _epoch(self, epoch: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if self._run is None:
             return epoch(*args, **kwargs)
-        _compat_trainer.keep_in_accelerator(self._host)
+        compat.keep_in_accelerator(self._host)
         self._run.watch.prepared.add(self._host.model_wrapped)
         return self._run.place.epoch(epoch, **kwargs)
 
@@ -233,7 +234,7 @@ class TrainerWatch:
     def _begin(self, trial: Any) -> _Run:
         """Collective. Joins the run, on all ranks."""
         self.stopped_at = None
-        _compat_trainer.put_last(self._host, self._callback)
+        compat.put_last(self._host, self._callback)
         watch: LoopWatch = self._accelerator._sla_begin()
         self.run_folder = watch.session.run_folder
         watch.is_driven()
@@ -294,7 +295,7 @@ class TrainerWatch:
 
     def _save_own(self, run: _Run) -> None:
         with self._aside(Phase.CHECKPOINT):
-            save = _compat_trainer.method_of(self._host, "_save_checkpoint")
+            save = compat.method_of(self._host, "_save_checkpoint")
             run.saves.save_own(lambda: save(self._host.model_wrapped, None))
 
     # -- the way back -------------------------------------------------------------------------
@@ -314,7 +315,7 @@ class TrainerWatch:
         if self._wanted.skips_bad_batches and harm.are_batches_bad:
             bad = positions.batches_of(harm.onset_step, harm.alarm_step)
             skips = tuple(one for of_loader in bad for one in of_loader)
-        reason = _compat_trainer.why_no_way_back(self._host, self._lacks)
+        reason = compat.why_no_way_back(self._host, self._lacks)
         choice = None
         try:
             if not reason:
@@ -336,13 +337,13 @@ class TrainerWatch:
         with self._aside(Phase.CHECKPOINT):
             # Before other tensors take the place of those that are looked at.
             run.watch.replicas.forget()
-            _compat_trainer.load_weights(self._host, due.choice.path)
+            compat.load_weights(self._host, due.choice.path)
             run.place.load(
                 read(due.choice.path, session, limit_s=limit_s), skips=due.skips, is_rollback=True
             )
             # Before this rank says that it is back: a later start must not find what is newer.
             run.shelf.rolled_back(due.choice)
-        _compat_trainer.begin_again(self._host)
+        compat.begin_again(self._host)
         return str(due.choice.path)
 
     def _aside(self, phase: Phase) -> AbstractContextManager[None]:

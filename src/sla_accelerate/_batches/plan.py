@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sla_accelerate import _noise
-from sla_accelerate._noise import Noise
+from sla_accelerate._batches import noise
+from sla_accelerate._batches.noise import Noise
 
 
 class Plan(NamedTuple):
@@ -79,9 +79,9 @@ def to_plain(plan: Plan) -> dict[str, Any]:
         "epoch": plan.epoch,
         "num_handed": plan.num_handed,
         "order": plan.order,
-        "start": None if plan.start is None else _noise.to_plain(plan.start),
-        "generators": [_noise.tensor_to_text(each) for each in plan.generators],
-        "fetch": None if plan.fetch is None else _noise.to_plain(plan.fetch),
+        "start": None if plan.start is None else noise.to_plain(plan.start),
+        "generators": [noise.tensor_to_text(each) for each in plan.generators],
+        "fetch": None if plan.fetch is None else noise.to_plain(plan.fetch),
         "seeds": list(plan.seeds),
         "is_at_end": plan.is_at_end,
         "is_reused": plan.is_reused,
@@ -95,9 +95,9 @@ def from_plain(plain: dict[str, Any]) -> Plan:
         epoch=plain["epoch"],
         num_handed=plain["num_handed"],
         order=plain["order"],
-        start=None if start is None else _noise.from_plain(start),
-        generators=tuple(_noise.tensor_from_text(each) for each in plain["generators"]),
-        fetch=None if fetch is None else _noise.from_plain(fetch),
+        start=None if start is None else noise.from_plain(start),
+        generators=tuple(noise.tensor_from_text(each) for each in plain["generators"]),
+        fetch=None if fetch is None else noise.from_plain(fetch),
         seeds=tuple(plain["seeds"]),
         is_at_end=plain["is_at_end"],
         is_reused=plain["is_reused"],

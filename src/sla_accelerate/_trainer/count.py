@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from sla_accelerate._order import Skip
+from sla_accelerate._batches.order import Skip
 
 
 class Begin(NamedTuple):

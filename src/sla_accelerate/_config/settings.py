@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sla_accelerate._config_file import find_document
+from sla_accelerate._config.file import find_document
 from slav1.contract import Contract
 from slav1.session.rendezvous import store_of_group
 from slav1.session.settings_agreement import Meeting

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from sla_accelerate import _noise, _position, _side_file
-from sla_accelerate._side_file import Saved
-from sla_accelerate._state import HeldState
+from sla_accelerate._batches import noise as _noise
+from sla_accelerate._batches import position as _position
+from sla_accelerate._saved import side_file
+from sla_accelerate._saved.side_file import Saved
+from sla_accelerate._saved.state import HeldState
 from slav1.checkpoint.errors import CheckpointError, WorldSizeError
 from slav1.checkpoint.manifest import Manifest
 from slav1.checkpoint.peers import Peers
@@ -128,7 +130,7 @@ class Restorer:
         meet("ends", reason, is_touched=True)
         held.forget_gradients()
         self._compare(peers, path, settings)
-        saved = _side_file.read(path) if rank == 0 else None
+        saved = side_file.read(path) if rank == 0 else None
         return Loaded(path, saved, position, manifest is not None, has_noise)
 
     def _look(self, path: Path, rank: int, *, has_noise: bool) -> str:

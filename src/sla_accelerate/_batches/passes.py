@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from sla_accelerate import _noise
-from sla_accelerate._noise import Draws, Noise
-from sla_accelerate._order import Course, Skip, ToldSampler
-from sla_accelerate._plan import Plan, generators_of, seeds_of, set_sources
+from sla_accelerate._batches import noise as _noise
+from sla_accelerate._batches.noise import Draws, Noise
+from sla_accelerate._batches.order import Course, Skip, ToldSampler
+from sla_accelerate._batches.plan import Plan, generators_of, seeds_of, set_sources
 
 
 class LoaderTrack:

@@ -10,10 +10,11 @@ from weakref import ref
 
 import torch
 
-from sla_accelerate import _noise, _plan
+from sla_accelerate._batches import noise as _noise
+from sla_accelerate._batches import plan as _plan
+from sla_accelerate._batches.order import Skip
+from sla_accelerate._batches.passes import LoaderTrack
 from sla_accelerate._compat import track_of
-from sla_accelerate._order import Skip
-from sla_accelerate._passes import LoaderTrack
 
 VERSION = 1
 """Version of the file's content."""

@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sla_accelerate import _position, _side_file
-from sla_accelerate._position import Positions
-from sla_accelerate._state import HeldState
+from sla_accelerate._batches import position as _position
+from sla_accelerate._batches.position import Positions
+from sla_accelerate._saved import side_file
+from sla_accelerate._saved.state import HeldState
 from sla_accelerate.telemetry import LoopWatch
 from slav1.checkpoint import SaveFacts
 from slav1.checkpoint.snapshot import SnapshotBuffers, snapshot
@@ -71,13 +72,13 @@ class Saver:
         rank = self._accelerator.process_index
         detectors = watch.session.ask_state(watch.step) if rank == 0 else None
         gradients = watch.gradients.watch.state()
-        saved = _side_file.Saved(watch.step, detectors, gradients)
+        saved = side_file.Saved(watch.step, detectors, gradients)
         position = self._positions.to_plain(world_size=self._accelerator.num_processes)
 
         def write(folder: Path) -> None:
             self.write(folder, args, options)
             if rank == 0:
-                _side_file.write(folder, saved)
+                side_file.write(folder, saved)
             _position.write(folder, rank, position)
 
         return write

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sla_accelerate import _compat_trainer
 from sla_accelerate._disk import disk_of
-from sla_accelerate._saver import Saver
+from sla_accelerate._saved.saver import Saver
+from sla_accelerate._trainer import compat
 from sla_accelerate.telemetry import LoopWatch
 from slav1.checkpoint import SaveFacts, Shelf
 from slav1.checkpoint.errors import SaveFailedError, too_many_failed
@@ -24,7 +24,7 @@ _log = logging.getLogger("sla_accelerate")
 
 def shelf_of(host: Any, watch: LoopWatch, trial: Any) -> Shelf:
     """The checkpoints of one ``train``: those in its output folder, whichever script runs it."""
-    folder = _compat_trainer.output_dir(host, trial)
+    folder = compat.output_dir(host, trial)
     return Shelf(
         settings=watch.session.contract.checkpoint,
         peers=watch.session.peers,
@@ -67,8 +67,8 @@ class Saves:
         Raises:
             SaveFailedError: On all ranks, if too many saves failed in a row.
         """
-        folder = _compat_trainer.output_dir(self._host, trial)
-        path = folder / _compat_trainer.folder_name(self._host.state.global_step)
+        folder = compat.output_dir(self._host, trial)
+        path = folder / compat.folder_name(self._host.state.global_step)
         if self._prove(path, write):
             self.rotate(folder, keeps=path)
 
@@ -92,7 +92,7 @@ class Saves:
     def save_own(self, write: Callable[[], Any]) -> None:
         """Collective. Saves in the run folder, as often as the contract wants it."""
         folder = self._watch.session.run_folder / OWN_FOLDER
-        path = folder / _compat_trainer.folder_name(self._host.state.global_step)
+        path = folder / compat.folder_name(self._host.state.global_step)
         self._prove(path, write)
 
     def rotate(self, folder: Path, *, keeps: Path) -> None:
@@ -106,7 +106,7 @@ class Saves:
         if not limit or limit < 0 or self._watch.session.rank:
             return
         kept = {keeps.name, Path(state.best_model_checkpoint or "").name}
-        found = [path for _, path in _compat_trainer.numbered(folder)]
+        found = [path for _, path in compat.numbered(folder)]
         num_wanted = max(limit, len([path for path in found if path.name in kept]))
         for path in [path for path in reversed(found) if path.name not in kept]:
             if len(found) <= num_wanted:
@@ -127,25 +127,25 @@ class Saves:
             state.best_model_checkpoint = best
             self._bear(error)
             return False
-        _compat_trainer.push(self._host, path)
+        compat.push(self._host, path)
         return True
 
     def _write_host(self, folder: str) -> None:
         """Writes the host's files, on this rank."""
         host, path = self._host, Path(folder)
-        with _compat_trainer.writing_to(host, path) as link:
+        with compat.writing_to(host, path) as link:
             self._write()
         if host.state.best_model_checkpoint == str(link):
             # Where it will lie.
             host.state.best_model_checkpoint = str(self._path)
             if host.args.should_save:
-                host.state.save_to_json(str(path / _compat_trainer.STATE))
+                host.state.save_to_json(str(path / compat.STATE))
 
     def _facts(self) -> SaveFacts:
         host = self._host
         facts = self.saver.facts(self._watch)
         if facts.tensors and self._settings.verify == "content":
-            facts = replace(facts, tensors=_compat_trainer.saved_tensors(host))
+            facts = replace(facts, tensors=compat.saved_tensors(host))
         return replace(
             facts,
             position={"epoch": host.state.epoch, "global_step": host.state.global_step},

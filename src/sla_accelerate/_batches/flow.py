@@ -4,9 +4,9 @@ import logging
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from sla_accelerate import _noise
-from sla_accelerate._passes import Fetches, LoaderTrack
-from sla_accelerate._plan import Plan
+from sla_accelerate._batches import noise
+from sla_accelerate._batches.passes import Fetches, LoaderTrack
+from sla_accelerate._batches.plan import Plan
 
 _log = logging.getLogger("sla_accelerate")
 
@@ -75,7 +75,7 @@ class Flow:
         if plan is not None and self._is_empty(plan):
             self._host = iter(())
             if plan.now is not None:
-                _noise.restore(plan.now)
+                noise.restore(plan.now)
             return
         base = loader.base_dataloader
         track.before_pass(base, epoch)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
-from sla_accelerate._noise import check_sum
+from sla_accelerate._batches.noise import check_sum
 
 
 class DataOrderError(RuntimeError):

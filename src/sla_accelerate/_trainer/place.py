@@ -4,11 +4,11 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from sla_accelerate import _compat_trainer
-from sla_accelerate._order import Skip
-from sla_accelerate._position import Positions
-from sla_accelerate._trainer_count import num_left_out, num_updates, skips_of
-from sla_accelerate._trainer_resume import Loaded
+from sla_accelerate._batches.order import Skip
+from sla_accelerate._batches.position import Positions
+from sla_accelerate._trainer import compat
+from sla_accelerate._trainer.count import num_left_out, num_updates, skips_of
+from sla_accelerate._trainer.resume import Loaded
 from sla_accelerate.telemetry import LoopWatch
 
 _log = logging.getLogger("sla_accelerate")
@@ -68,7 +68,7 @@ class Place:
         if self._loaded is None:
             return begun
         if self._is_rollback:
-            _compat_trainer.give_back_states(self._host)
+            compat.give_back_states(self._host)
         return begun if self._loaded.begin is None else tuple(self._loaded.begin)
 
     def epoch(self, run: Callable[..., Any], /, **kwargs: Any) -> Any:
@@ -106,7 +106,7 @@ class Place:
         """Collective. All is loaded, and nothing of the data is drawn yet."""
         watch, positions = self._watch, self._find_positions()
         step = loaded.step if loaded.step is not None else self._host.state.global_step - 1
-        has_noise = _compat_trainer.load_noise(self._host, loaded.path)
+        has_noise = compat.load_noise(self._host, loaded.path)
         positions.leave_out([self._skips] * len(positions))
         if loaded.position is None:
             reason = (

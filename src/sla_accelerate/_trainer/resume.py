@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sla_accelerate import _compat_trainer, _position, _side_file
-from sla_accelerate._order import Skip
-from sla_accelerate._trainer_count import Begin, begin_of
+from sla_accelerate._batches import position as _position
+from sla_accelerate._batches.order import Skip
+from sla_accelerate._saved import side_file
+from sla_accelerate._trainer import compat
+from sla_accelerate._trainer.count import Begin, begin_of
 from sla_accelerate.checkpoint import LAST_GOOD
 from slav1.checkpoint import Choice, Shelf
 from slav1.checkpoint.formats.examination import NotACheckpointError
@@ -50,7 +52,7 @@ class Loaded(NamedTuple):
 
 def read(path: Path, session: Session, *, limit_s: float) -> Loaded:
     """Collective. Reads what the contract has put into a checkpoint."""
-    saved = _side_file.read(path) if session.rank == 0 else None
+    saved = side_file.read(path) if session.rank == 0 else None
     mine = [None, None] if saved is None else [saved.step, saved.gradients]
     step, gradients = session.peers.gather("state of a checkpoint", mine, limit_s=limit_s)[0]
     position = _position.read(path, session.rank)
@@ -178,7 +180,7 @@ class Resume:
         return None
 
     def _numbered(self) -> list[tuple[int, Path]]:
-        return _compat_trainer.numbered(_compat_trainer.output_dir(self._host))
+        return compat.numbered(compat.output_dir(self._host))
 
     def _say(self, message: str) -> None:
         if self._session.rank == 0:

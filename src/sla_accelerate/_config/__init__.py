@@ -1,0 +1,1 @@
+"""The contract in the file that ``accelerate config`` writes."""

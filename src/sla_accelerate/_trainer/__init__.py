@@ -1,0 +1,1 @@
+"""A ``transformers.Trainer`` under the contract."""
