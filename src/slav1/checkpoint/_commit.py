@@ -160,6 +160,8 @@ def sweep(folder: Path, me: Writer, disk: Disk) -> list[tuple[Path, int]]:
             lost.append((left.target, left.step))
         # Somebody else may sweep the same folder.
         with contextlib.suppress(FileNotFoundError):
+            if left.what == "old" and not is_manifest:
+                _carry_over(path, left.target, disk)
             remove(disk, path)
     return lost
 
@@ -180,15 +182,21 @@ def _replace_folder(staging: Path, path: Path, disk: Disk) -> None:
 
 def _replace(staging: Path, path: Path, spare: Path, disk: Disk) -> None:
     """Puts what was made in the place of a folder, and removes that."""
-    old = staging
-    if not disk.exchange(staging, path):
+    # Under this name first, so that a start after a crash knows that others' files may be in it.
+    disk.rename(staging, spare)
+    is_done = False
+    try:
+        is_done = disk.exchange(spare, path)
+    finally:
+        if not is_done:
+            disk.rename(spare, staging)
+    if not is_done:
         _rename_twice(staging, path, spare, disk)
-        old = spare
-    _flush_names(path, staging, disk)
-    _carry_over(old, path, disk)
+    _flush_names(path, spare, disk)
+    _carry_over(spare, path, disk)
     # The successor stands. What can't be removed now is recognised and removed by a later start.
     with contextlib.suppress(OSError):
-        remove(disk, old)
+        remove(disk, spare)
         disk.fsync(path.parent)
 
 
