@@ -72,7 +72,7 @@ class LoopGradients:
         if self._engine is None or self._engine.engine is not engine:
             self.forget_engine()
             has_reflex = leaves_out(self._session.contract)
-            self._engine = EngineUpdates(engine, has_reflex=has_reflex)
+            self._engine = EngineUpdates(engine, self.watch, has_reflex=has_reflex)
         return self._engine
 
     def forget_engine(self) -> None:

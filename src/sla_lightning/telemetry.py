@@ -247,7 +247,8 @@ class FitWatch:
         self._forget_engine()
         if _compat.is_engine(self._trainer):
             has_reflex = leaves_out(self.session.contract)
-            self._engine = EngineUpdates(self._trainer.strategy.model, has_reflex=has_reflex)
+            engine = self._trainer.strategy.model
+            self._engine = EngineUpdates(engine, self.gradients, has_reflex=has_reflex)
 
     def _forget_engine(self) -> None:
         if self._engine is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from slav1.checkpoint.verify import verify_path
 from slav1.ledger import Entry
 from slav1.recorder.ring import read_ring_file
 from slav1.sample import Sample
@@ -96,8 +97,15 @@ def story(ranks: Any, host: str, strategy: str) -> Story:
     return _STORIES[key]
 
 
-def _run(ranks: Any, host: str, strategy: str, fault: str, **clauses: Any) -> Any:
-    env = {"DS_ACCELERATOR": "cpu", "SLA_INJECT": fault}
+def _run(
+    ranks: Any,
+    host: str,
+    strategy: str,
+    fault: str,
+    env: dict[str, str] | None = None,
+    **clauses: Any,
+) -> Any:
+    env = {"DS_ACCELERATOR": "cpu", "SLA_INJECT": fault, **(env or {})}
     words = (host, strategy, NUM_STEPS, json.dumps(clauses))
     return ranks("every_strategy.py", *words, env=env)
 
@@ -178,6 +186,60 @@ def test_a_stop_ends_all_ranks_at_one_step(ranks: Any, host: str, strategy: str)
     assert NAN_STEP <= stopped_at < NUM_STEPS - 1
     carried_out = [e for e in entries(ranks.run_dir, "action") if e.rank is None]
     assert [(e.action, e.step) for e in carried_out] == [("stop", stopped_at)]
+
+
+FIRST_BAD, SECOND_BAD, DECAY_STEPS = 4, 24, 6
+LADDER = f"""package slav1.decision
+action := "snapshot" if input.breach.step < {SECOND_BAD}
+action := "clip_and_decay" if input.breach.step >= {SECOND_BAD}
+"""
+
+
+@pytest.mark.parametrize(("host", "strategy"), spread(FEWER))
+def test_two_bad_losses_lead_to_milder_actions(
+    ranks: Any, tmp_path: Path, host: str, strategy: str
+) -> None:
+    """
+    With seeds set ranks begin with equal weights and draw numbers of their own; a loss that is
+    no number leads to a snapshot that verifies and that nobody resumes from, another one to
+    lower learning rates in the same updates of both ranks, and training goes on to its end.
+    """
+    policy = tmp_path / "ladder.rego"
+    policy.write_text(LADDER)
+    clauses = {
+        "policy": {"file": str(policy), "deadline_ms": 2000, "rules": ["non_finite"]},
+        "seeds": {"mode": "set"},
+        "gradients": {"norm_every": 1, "decay": 0.25, "decay_steps": DECAY_STEPS},
+    }
+    bad = {"BAD_LOSSES": json.dumps([FIRST_BAD, SECOND_BAD])}
+    ended = _run(ranks, host, strategy, "", env=bad, **clauses)
+
+    assert ended.succeeded(), ended
+    one, other = (told(ended.out[rank], "ended") for rank in (0, 1))
+    assert one["made"] == other["made"]
+    assert not {*one["noise"]} & {*other["noise"]}
+    assert one["stopped_at"] is None and one["last_step"] == NUM_STEPS - 1
+    ledger = entries(ranks.run_dir)
+    assert not [e for e in ledger if e.kind == "restored"]
+    assert {e.rule for e in ledger if e.kind == "breach"} == {"non_finite"}
+    snapshot, restraint = (e for e in ledger if e.kind == "decision")
+    assert (snapshot.action, restraint.action) == ("snapshot", "clip_and_decay")
+    _is_snapshot(ledger)
+    # Where ranks hold parts of a gradient nobody is asked for its norm in each step.
+    said = " ".join(e.message or "" for e in ledger if e.kind == "notice")
+    assert ("nothing is clipped" in said) is (strategy != "ddp")
+    first = restraint.step + 1
+    lowered = range(first, first + DECAY_STEPS)
+    rates = [0.01 * (0.25 if step in lowered else 1.0) for step in range(NUM_STEPS)]
+    assert one["rates"] == other["rates"] == pytest.approx(rates)
+
+
+def _is_snapshot(ledger: list[Entry]) -> None:
+    """It is whole, and says itself that nobody must go on from it."""
+    (notice,) = (e for e in ledger if "A snapshot of the state" in (e.message or ""))
+    report = verify_path(Path(notice.evidence["path"]))
+    assert report.problems == ()
+    assert report.manifest is not None and not report.manifest.is_healthy
 
 
 @pytest.mark.parametrize(("host", "strategy"), spread(FEWER))

@@ -6,11 +6,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from slav1.gradients.reflex import Reflex
+from slav1.gradients.watch import GradientWatch
 from slav1.torch_signals import Readings
 
 
 class EngineUpdates:
-    """What an engine made of each step, and bad updates left out on all ranks alike.
+    """What an engine made of each step; bad updates left out and rates lowered on all ranks alike.
 
     The engine reduces the norm of all gradients over all ranks before it updates. Where it
     finds by it that they are not finite it skips the update itself; with bfloat16 in stages 1
@@ -18,23 +19,31 @@ class EngineUpdates:
     the update out.
     """
 
-    def __init__(self, engine: Any, *, has_reflex: bool) -> None:
+    def __init__(self, engine: Any, watch: GradientWatch, *, has_reflex: bool) -> None:
         """Starts where the engine is.
 
         Args:
             engine: A ``DeepSpeedEngine``.
+            watch: Knows what learning rates are to be.
             has_reflex: Whether an update whose gradient is not finite is left out.
         """
         self._engine = engine
+        self._watch = watch
         self._reflex = Reflex()
         self._num_made, self._num_skipped = self._counts()
         self._is_left_out: Tensor | bool = False
         self._is_scaled = bool(engine.fp16_enabled())
-        inner = getattr(engine.optimizer, "optimizer", None)
+        inner = getattr(engine.optimizer, "optimizer", engine.optimizer)
         has_norm = hasattr(engine.optimizer, "_global_grad_norm")
-        self._hook: Any = None
-        if has_reflex and has_norm and isinstance(inner, Optimizer) and not self._is_scaled:
-            self._hook = inner.register_step_pre_hook(lambda which, *_: self._before(which))
+        self._hooks: list[Any] = []
+        if not isinstance(inner, Optimizer):
+            return
+        if has_reflex and has_norm and not self._is_scaled:
+            self._hooks.append(inner.register_step_pre_hook(lambda one, *_: self._before(one)))
+        self._hooks += [
+            inner.register_step_pre_hook(lambda one, *_: watch.lower_rates(one)),
+            inner.register_step_post_hook(lambda *_: watch.put_rates_back()),
+        ]
 
     @property
     def engine(self) -> Any:
@@ -59,9 +68,10 @@ class EngineUpdates:
         return Readings(norm if is_norm else None, None, left_out, self._is_scaled)
 
     def close(self) -> None:
-        """Takes the hook away."""
-        if self._hook is not None:
-            self._hook.remove()
+        """Takes the hooks away."""
+        self._watch.put_rates_back()
+        for hook in self._hooks:
+            hook.remove()
         self._reflex.close()
 
     def _counts(self) -> tuple[int, int]:

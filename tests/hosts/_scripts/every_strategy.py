@@ -1,8 +1,10 @@
 """One small training under contract in any host and any strategy, on processors or on GPUs.
 
 Takes a host, a strategy, how many steps each rank makes, and clauses of a contract as JSON if
-they are not the usual ones; what goes wrong stands in ``SLA_INJECT``. At the end each rank tells
-what it made and what weights it holds then.
+they are not the usual ones; what goes wrong stands in ``SLA_INJECT``, and in ``BAD_LOSSES`` the
+steps whose loss is no number though its gradient is sound. At the end each rank tells what it made,
+with which weights it began, what it drew at random, which learning rates its updates used, and what
+weights it holds then.
 """
 
 import hashlib
@@ -25,29 +27,67 @@ from slav1.contract import Contract
 
 SAVE_EVERY, STEP_S = 5, 0.03
 HAS_GPUS = torch.cuda.is_available()
+RATE = 0.01
+CLAUSES: dict[str, Any] = json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}
+BAD_LOSSES = json.loads(os.environ.get("BAD_LOSSES", "[]"))
 
 
 def contract() -> Contract:
     """Short limits, and looks that come often."""
-    return toys.contract(
-        limit_s=3.0,
-        checkpoint={"every_steps": SAVE_EVERY},
-        replica_divergence={"every_steps": SAVE_EVERY},
-        gradients={"zero_share_every": 1, "norm_every": 1},
-        **(json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}),
-    )
+    usual: dict[str, Any] = {
+        "checkpoint": {"every_steps": SAVE_EVERY},
+        "replica_divergence": {"every_steps": SAVE_EVERY},
+        "gradients": {"zero_share_every": 1, "norm_every": 1},
+    }
+    return toys.contract(limit_s=3.0, **usual | CLAUSES)
+
+
+class Seen:
+    """What this rank's steps were made with."""
+
+    def __init__(self) -> None:
+        self.made = ""
+        """Digest of the weights that training began with, as this rank made them."""
+        self.noise: list[float] = []
+        """A number drawn in each step."""
+        self.rates: dict[int, float] = {}
+        """Learning rate that the update of each step used."""
+
+    def loss(self, loss: Tensor) -> Tensor:
+        """The loss of the next step."""
+        self.noise.append(torch.rand(()).item())
+        # A constant, so the gradient is what it would have been.
+        return loss + float("nan") if len(self.noise) - 1 in BAD_LOSSES else loss
+
+
+SEEN = Seen()
+
+
+class AdamW(torch.optim.AdamW):
+    """Notes the rate that each update uses."""
+
+    def _init_group(self, group: Any, *rest: Any) -> Any:
+        SEEN.rates[len(SEEN.noise) - 1] = float(group["lr"])
+        return super()._init_group(group, *rest)
+
+
+def seed() -> None:
+    """As a script does; where the contract is to do it, as in a process that nobody has seeded."""
+    torch.manual_seed((1 << 40) + int(os.environ["RANK"]) if "seeds" in CLAUSES else 0)
 
 
 def network() -> nn.Module:
     """Two layers with dropout between them."""
-    return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 2))
+    made = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 2))
+    SEEN.made = digest_of(list(made.parameters()))
+    return made
 
 
 def loss_of(model: Any, batch: Tensor) -> Tensor:
     """Slow enough for the monitor to have its say."""
     time.sleep(STEP_S)
     inputs = (batch / 100).to(next(model.parameters()).dtype)
-    return model(inputs).square().mean()
+    return SEEN.loss(model(inputs).square().mean())
 
 
 def loader(num_steps: int) -> DataLoader[Tensor]:
@@ -65,6 +105,12 @@ def whole(parameter: Any) -> Tensor:
         with deepspeed.zero.GatheredParameters([parameter]):
             return parameter.detach().clone()
     return parameter.detach()
+
+
+def digest_of(parameters: list[Any]) -> str:
+    """Collective where they are parts. What parameters come to."""
+    flat = torch.cat([whole(one).cpu().float().flatten() for one in parameters])
+    return hashlib.sha256(flat.detach().numpy().tobytes()).hexdigest()
 
 
 def weights_of(model: nn.Module) -> dict[str, Any]:
@@ -87,10 +133,11 @@ def with_accelerate(strategy: str, num_steps: int) -> dict[str, Any]:
     from sla_accelerate import SLAAccelerator
 
     kind, _, clips = strategy.partition("+")
-    accelerator = SLAAccelerator(contract=contract(), on_stop="flag", **settings_for(kind))
-    torch.manual_seed(0)
+    settings = settings_for(kind)
+    seed()
+    accelerator = SLAAccelerator(contract=contract(), on_stop="flag", **settings)
     model = network()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    optimizer = AdamW(model.parameters(), lr=RATE)
     model, optimizer, data = accelerator.prepare(model, optimizer, loader(num_steps))
     accelerator.load_state("last_good")
     starts_at = accelerator.sla_last_step + 1
@@ -122,17 +169,22 @@ def with_accelerate(strategy: str, num_steps: int) -> dict[str, Any]:
 
 
 class Module(families.Family):
-    """The same model."""
+    """The same model, made when the trainer asks for it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.network = network()
+        self.network = None
+
+    def configure_model(self) -> None:
+        if self.network is None:
+            self.network = network()
+        super().configure_model()
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
         return loss_of(self.network, batch)
 
     def configure_optimizers(self) -> Any:
-        return torch.optim.AdamW(self.parameters(), lr=0.01)
+        return AdamW(self.parameters(), lr=RATE)
 
 
 class Looks(pl.Callback):
@@ -151,7 +203,7 @@ class Looks(pl.Callback):
 
 def with_lightning(strategy: str, num_steps: int) -> dict[str, Any]:
     """A trainer."""
-    pl.seed_everything(0, verbose=False)
+    seed()
     watch, looks = toys.SLACallback(contract()), Looks()
     trainer = toys.trainer(
         watch,
@@ -184,13 +236,17 @@ def with_transformers(strategy: str, num_steps: int) -> dict[str, Any]:
         def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             time.sleep(STEP_S)
             inputs.pop("index")
-            return super().compute_loss(model, inputs, *args, **kwargs)
+            return SEEN.loss(super().compute_loss(model, inputs, *args, **kwargs))
 
-    arguments = settings_for(strategy, Path("trained"), max_steps=num_steps, save_steps=SAVE_EVERY)
+    how = {"max_steps": num_steps, "save_steps": SAVE_EVERY, "lr_scheduler_type": "constant"}
+    arguments = settings_for(strategy, Path("trained"), **how)
     watch = SLATrainerCallback(contract())
     data = Words(2 * 4 * num_steps)
+    made = model()
+    SEEN.made = digest_of(list(made.parameters()))
+    own = {"optimizer_cls_and_kwargs": (AdamW, {"lr": RATE}), "callbacks": [watch]}
     with spread(strategy):
-        trainer = Slow(model=model(), args=arguments, train_dataset=data, callbacks=[watch])
+        trainer = Slow(model=made, args=arguments, train_dataset=data, **own)
     starts: list[int] = []
     trainer.add_callback(noting(starts))
     trainer.train(resume_from_checkpoint="last_good")
@@ -228,7 +284,9 @@ def main() -> None:
         "transformers": with_transformers,
     }
     train = hosts[host]
-    toys.tell("ended", **train(strategy, num_steps))
+    said = train(strategy, num_steps)
+    rates = [SEEN.rates.get(step) for step in range(len(SEEN.noise))]
+    toys.tell("ended", **said, made=SEEN.made, noise=SEEN.noise, rates=rates)
     Path("ended").touch()
 
 

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from slav1.gradients import EngineUpdates
+from slav1.contract.settings import GradientSettings
+from slav1.gradients import EngineUpdates, GradientWatch
 
 
 class Engine:
@@ -35,6 +36,12 @@ class Engine:
             self.optimizer.optimizer.step()
 
 
+def watch() -> GradientWatch:
+    """One that is told of updates, as a hand-written loop's is."""
+    settings = GradientSettings(decay=0.25, decay_steps=2)
+    return GradientWatch(settings, has_reflex=False, tell=lambda _: None, is_told_of_updates=True)
+
+
 @pytest.mark.parametrize("is_fp16", [True, False])
 def test_a_skip_is_a_step_unless_a_scaler_does_it(is_fp16: bool) -> None:
     """
@@ -42,7 +49,7 @@ def test_a_skip_is_a_step_unless_a_scaler_does_it(is_fp16: bool) -> None:
     scales losses it skips in healthy runs, and has made none.
     """
     engine = Engine(is_fp16=is_fp16)
-    updates = EngineUpdates(engine, has_reflex=True)
+    updates = EngineUpdates(engine, watch(), has_reflex=True)
 
     assert updates.look() is None
     engine.step(2.0)
@@ -64,7 +71,7 @@ def test_an_engine_that_goes_on_with_a_bad_norm_updates_nothing(has_reflex: bool
     once the watch is closed.
     """
     engine = Engine()
-    updates = EngineUpdates(engine, has_reflex=has_reflex)
+    updates = EngineUpdates(engine, watch(), has_reflex=has_reflex)
     engine.step(1.0)
     updates.look()
     before, state = engine.weight.detach().clone(), engine.optimizer.optimizer.state[engine.weight]
@@ -78,3 +85,24 @@ def test_an_engine_that_goes_on_with_a_bad_norm_updates_nothing(has_reflex: bool
     updates.close()
     engine.step(math.nan)
     assert not engine.weight.isfinite().any()
+
+
+def test_an_engine_s_updates_see_the_lower_rate() -> None:
+    """
+    For as many steps as ordered the optimizer underneath updates with the lower rate, and nobody
+    else sees it.
+    """
+    engine, gradients = Engine(), watch()
+    inner = engine.optimizer.optimizer
+    used: list[float] = []
+    updates = EngineUpdates(engine, gradients, has_reflex=True)
+    inner.register_step_pre_hook(lambda one, *_: used.append(one.param_groups[0]["lr"]))
+
+    gradients.restrain(0.0, [])
+    for _ in range(3):
+        engine.step(1.0)
+        assert inner.param_groups[0]["lr"] == 0.1
+        gradients.take()
+
+    assert used == pytest.approx([0.025, 0.025, 0.1])
+    updates.close()
