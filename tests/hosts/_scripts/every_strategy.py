@@ -262,9 +262,13 @@ def with_transformers(strategy: str, num_steps: int) -> dict[str, Any]:
 
 
 def damage() -> None:
-    """Flips a bit of the newest checkpoint, if that is asked for, before the second start."""
+    """Flips a bit of the newest checkpoint below a folder, if that is asked for, before the second
+    start; both starts work there."""
     root, start = os.environ.get("DAMAGE"), os.environ.get("TORCHELASTIC_RESTART_COUNT")
-    if root is None or (os.environ["RANK"], start) != ("0", "1"):
+    if root is None:
+        return
+    os.chdir(root)
+    if (os.environ["RANK"], start) != ("0", "1"):
         return
     (newest,) = (*Path(root).glob("**/step-9"), *Path(root).glob("**/checkpoint-10"))
     members = [path for path in newest.rglob("*") if path.is_file()]
