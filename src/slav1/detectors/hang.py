@@ -1,5 +1,6 @@
 """Ranks that make no progress, by limits learned for each phase."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -50,7 +51,8 @@ class HangLearned:
 
     A loader that starts its workers anew in each epoch takes as long for the first batch of
     each as it took for the very first. A wait for data may last twice that before it is
-    logged, and ``hard_ratio`` times that before it is hung.
+    logged, and ``hard_ratio`` times that (but no longer than a first step may take) before it
+    is hung.
 
     The first steps of a process, setup, evaluation, checkpoint and teardown have fixed
     limits of their own; no phase switches the watch off. Steps that took longer than
@@ -136,7 +138,8 @@ class HangLearned:
     def _learned(self, state: HangLearnedState, sample: Sample) -> HangLearnedState:
         """Takes in the durations of one step."""
         if sample.is_warmup:
-            first_data_s = max(state.first_data_s, sample.data_s or 0.0)
+            data_s = sample.data_s or 0.0
+            first_data_s = max(state.first_data_s, data_s if math.isfinite(data_s) else 0.0)
             return state._replace(had_long_phase=False, first_data_s=first_data_s)
         lengths_s = _lengths_s(sample)
         if state.had_long_phase:
@@ -169,7 +172,8 @@ class HangLearned:
         usual_s = typical_s(durations)
         hard_s = self._hard_s(durations, usual_s)
         if pulse.phase is Phase.DATA:
-            hard_s = max(hard_s, self.hard_ratio * state.first_data_s)
+            first_s = min(self.hard_ratio * state.first_data_s, self.first_step_limit_s)
+            hard_s = max(hard_s, first_s)
         # Nothing can be said before min_limit_s: the tail need not be fitted.
         if durations.num_counted < NUM_NEEDED or pulse.since_progress_s <= self.min_limit_s:
             return Limits(hard_s=hard_s, typical_s=usual_s)

@@ -235,6 +235,20 @@ def test_the_first_batch_of_an_epoch_may_take_as_long_as_the_very_first():
     assert watch(detector, [*before, *progress(0, 5), *stall(5, 4, phase=Phase.FORWARD)])
 
 
+@pytest.mark.parametrize(("first_s", "limit_s"), [(300.0, 600.0), (float("inf"), 3.0)])
+def test_a_very_first_batch_excuses_only_so_much(first_s, limit_s):
+    """
+    However long the very first batch took, a later one may last as long as a first step at
+    most; and one whose time is not known excuses nothing.
+    """
+    detector = HangLearned(limit_s=3.0)
+    before = [*steps(1, is_warmup=True, data_s=first_s), *steps(100, first=1), *progress(0, 5)]
+
+    found = watch(detector, [*before, *stall(5, 700, phase=Phase.DATA)])
+
+    assert [one.limit for one in found if one.is_actionable] == [limit_s]
+
+
 def test_compile_steps_are_not_learned():
     """
     Twenty warm-up steps of 5 s, a recompiling one of 3 s and a hang of minutes do not make
