@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from slav1.contract import SeedSettings
-from slav1.seeds import Choice, Seeds, choose, is_set, script_seed, set_first
+from slav1.seeds import Choice, Seeds, choose, is_set, place_of, script_seed, set_first
 from slav1.session import Session
 from slav1.session.rendezvous import job_rendezvous
 from slav1.testing import Faults
@@ -50,10 +50,12 @@ def choose_early(settings: SeedSettings, *, rank: int, world_size: int, job: str
             job=job,
             time_ns=time.time_ns(),
         )
-        rendezvous.publish(json.dumps(choice).encode())
+        place = place_of(choice)
+        rendezvous.publish(json.dumps([*choice, place]).encode())
     else:
-        choice = Choice(*json.loads(rendezvous.fetch(EARLY_LIMIT_S)))
-    set_first(choice, script=script, is_alone=world_size == 1)
+        seed, source, place = json.loads(rendezvous.fetch(EARLY_LIMIT_S))
+        choice = Choice(seed, source)
+    set_first(choice, script=script, is_alone=world_size == 1, place=place)
     return choice
 
 

@@ -10,7 +10,7 @@ from slav1.seeds.equivalence import Equivalence, check_resume, compare_traces
 from slav1.seeds.generators import digests, put_back, script_seed, seed_all, take
 from slav1.seeds.probe import Probed, probe_step
 from slav1.seeds.samplers import repeats_its_order, sampler_seeds
-from slav1.seeds.seeds import Seeds, copy_first_weights, set_first
+from slav1.seeds.seeds import Seeds, copy_first_weights, place_of, set_first
 from slav1.seeds.workers import WorkerStart, begin_pass, release_workers, watch_workers
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "lacking",
     "make_seed",
     "offset_of",
+    "place_of",
     "probe_step",
     "put_back",
     "release_workers",

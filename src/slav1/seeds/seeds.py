@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,9 @@ LIMIT_S = 120.0
 _log = logging.getLogger("slav1.seeds")
 
 
-def set_first(choice: Choice, *, script: int | None, is_alone: bool) -> bool:
+def set_first(
+    choice: Choice, *, script: int | None, is_alone: bool, place: Sequence[int] = ()
+) -> bool:
     """Gives this rank the seed that weights are made from; returns whether it had another.
 
     A seed that the script has set itself stays as it is, numbers drawn since included; and a
@@ -45,12 +47,21 @@ def set_first(choice: Choice, *, script: int | None, is_alone: bool) -> bool:
         choice: The global seed.
         script: Seed that the script has set on this rank; None if it has not.
         is_alone: Whether the job has one rank.
+        place: What :func:`place_of` gave rank 0, from where this rank then goes on.
     """
     is_kept = choice.source == "script" and script == choice.seed
     if is_kept or (choice.source == "made" and is_alone):
         return False
     seed_all(choice.seed)
+    if place:
+        torch.set_rng_state(torch.tensor(place, dtype=torch.uint8))
     return True
+
+
+def place_of(choice: Choice) -> list[int]:
+    """Where rank 0 is in the numbers of torch, if it goes on with those of its script, as the state
+    of the generator; empty if all ranks begin anew."""
+    return torch.get_rng_state().tolist() if choice.source == "script" else []
 
 
 def copy_first_weights(weights: Mapping[str, Tensor]) -> None:
@@ -132,8 +143,9 @@ class Seeds:
         if not self.is_set:
             return
         script = script_seed() if script is None else script
-        self.choice = self._agree(script)
-        is_changed = set_first(self.choice, script=script, is_alone=self._peers.world_size == 1)
+        self.choice, place = self._agree(script)
+        is_alone = self._peers.world_size == 1
+        is_changed = set_first(self.choice, script=script, is_alone=is_alone, place=place)
         if is_changed and has_weights:
             self.tell_weights_were_made()
 
@@ -338,27 +350,26 @@ class Seeds:
             self._tell(f"First weights can't be compared: {type(error).__name__}: {error}", step)
             return {}
 
-    def _agree(self, script: int | None) -> Choice:
-        mine: list[Any] = [0, ""]
+    def _agree(self, script: int | None) -> tuple[Choice, list[int]]:
+        mine: list[Any] = [0, "", []]
         if self._peers.rank == 0:
-            mine = list(
-                choose(
-                    self._settings,
-                    self._environment,
-                    script=script,
-                    earlier=_read(self._run_folder),
-                    job=str(self._run_folder),
-                    time_ns=time.time_ns(),
-                )
+            chosen = choose(
+                self._settings,
+                self._environment,
+                script=script,
+                earlier=_read(self._run_folder),
+                job=str(self._run_folder),
+                time_ns=time.time_ns(),
             )
-        first = self._peers.gather("global seed", mine, limit_s=LIMIT_S)[0]
-        choice = Choice(int(first[0]), first[1])
+            mine = [*chosen, place_of(chosen)]
+        seed, source, place = self._peers.gather("global seed", mine, limit_s=LIMIT_S)[0]
+        choice = Choice(int(seed), source)
         if self._peers.rank == 0:
             _log.info("The global seed is %d, from: %s.", choice.seed, choice.source)
             with contextlib.suppress(OSError):
                 # A disk that is full costs a later start its seed, and not this one its run.
                 (self._run_folder / FILE).write_text(json.dumps({"seed": choice.seed}))
-        return choice
+        return choice, place
 
     def _write(self, judged: Judged, moment: Moment, step: int, num_ranks: int) -> None:
         is_worth_a_line = bool(judged.wrong) or self.choice is not None or num_ranks > 1

@@ -72,8 +72,10 @@ class AdamW(torch.optim.AdamW):
 
 
 def seed() -> None:
-    """As a script does; where the contract is to do it, as in a process that nobody has seeded."""
-    torch.manual_seed((1 << 40) + int(os.environ["RANK"]) if "seeds" in CLAUSES else 0)
+    """As a script does; where the contract is to see to it, as one that seeds each rank otherwise
+    and has drawn some numbers."""
+    torch.manual_seed(int(os.environ["RANK"]) if "seeds" in CLAUSES else 0)
+    torch.rand(1 + int(os.environ["RANK"]))
 
 
 def network() -> nn.Module:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from slav1.contract import SeedSettings
-from slav1.seeds import Choice, Seeds, digests, put_back, script_seed, set_first, take
+from slav1.seeds import Choice, Seeds, digests, place_of, put_back, script_seed, set_first, take
 from slav1.testing import ThreadPeers, run_ranks
 
 
@@ -171,6 +171,25 @@ def test_generators_are_touched_only_where_somebody_asked(source, script, is_alo
         changed = set_first(Choice(5, source), script=script, is_alone=is_alone)
         assert changed == is_changed
         assert (digests(take()) != digests(kept)) == is_changed
+    finally:
+        put_back(kept)
+
+
+def test_a_rank_with_a_seed_of_its_own_goes_on_where_rank_0_is():
+    """
+    What rank 0's script has drawn since it seeded counts for a rank whose script seeded otherwise,
+    so that weights that both make next are equal.
+    """
+    kept = take()
+    try:
+        torch.manual_seed(5)
+        torch.rand(3)
+        choice = Choice(5, "script")
+        place, made = place_of(choice), torch.rand(4)
+        torch.manual_seed(6)
+        assert set_first(choice, script=6, is_alone=False, place=place)
+        assert torch.equal(torch.rand(4), made)
+        assert place_of(Choice(5, "contract")) == []
     finally:
         put_back(kept)
 
