@@ -11,6 +11,8 @@ import pytest
 
 from slav1.contract import Contract
 
+from ._families import needs_transformers
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "parity.md"
 STRATEGIES = ("DDP", "FSDP", "FSDP2", "DeepSpeed")
@@ -126,11 +128,21 @@ def test_every_cell_names_a_test_or_a_reason() -> None:
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_the_proofs_of_every_cell_are_there_with_their_parameters() -> None:
+@pytest.mark.parametrize(
+    "named_hosts",
+    [
+        pytest.param(("Lightning", "Accelerate"), id="lightning-accelerate"),
+        pytest.param(("transformers",), id="transformers", marks=needs_transformers),
+    ],
+)
+def test_the_proofs_of_every_cell_are_there_with_their_parameters(
+    named_hosts: tuple[str, ...],
+) -> None:
     """
     pytest itself finds each test that a cell leads to, with the parameters of its cell.
     """
-    wanted = {(test, cell) for cell in cells() for test in proofs_of(cell)}
+    mine = [cell for cell in cells() if cell.host in named_hosts]
+    wanted = {(test, cell) for cell in mine for test in proofs_of(cell)}
     files = sorted({test.partition("::")[0] for test, _ in wanted})
     options = ["--collect-only", "-q", "-o", "addopts=--import-mode=importlib"]
     found = subprocess.run(
@@ -143,4 +155,5 @@ def test_the_proofs_of_every_cell_are_there_with_their_parameters() -> None:
     )
     assert found.returncode == 0, found.stdout[-2000:]
     there = set(found.stdout.splitlines())
+    assert wanted
     assert [(test, cell) for test, cell in sorted(wanted, key=str) if test not in there] == []

@@ -7,10 +7,11 @@ from slav1.seeds.audit import Judged, Moment, Promise, judge
 from slav1.seeds.choice import Choice, choose, is_set, make_seed, offset_of
 from slav1.seeds.determinism import lacking, settings_here
 from slav1.seeds.equivalence import Equivalence, check_resume, compare_traces
+from slav1.seeds.first_weights import copy_first_weights, place_of, set_first
 from slav1.seeds.generators import digests, put_back, script_seed, seed_all, take
 from slav1.seeds.probe import Probed, probe_step
 from slav1.seeds.samplers import repeats_its_order, sampler_seeds
-from slav1.seeds.seeds import Seeds, copy_first_weights, place_of, set_first
+from slav1.seeds.seeds import Seeds
 from slav1.seeds.workers import WorkerStart, begin_pass, release_workers, watch_workers
 
 __all__ = [

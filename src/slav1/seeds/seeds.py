@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from slav1.contract import SeedSettings
 from slav1.seeds.audit import Judged, Moment, Promise, judge
 from slav1.seeds.choice import Choice, choose, is_set, offset_of
 from slav1.seeds.determinism import lacking, probe_sentence, settings_here
+from slav1.seeds.first_weights import copy_first_weights, place_of, set_first
 from slav1.seeds.generators import digests, script_seed, seed_all, take
 from slav1.seeds.samplers import repeats_its_order
 from slav1.seeds.worker_watch import WorkerWatch
@@ -33,45 +34,6 @@ LIMIT_S = 120.0
 """How long ranks wait for each other to compare what they have, in seconds."""
 
 _log = logging.getLogger("slav1.seeds")
-
-
-def set_first(
-    choice: Choice, *, script: int | None, is_alone: bool, place: Sequence[int] = ()
-) -> bool:
-    """Gives this rank the seed that weights are made from; returns whether it had another.
-
-    A seed that the script has set itself stays as it is, numbers drawn since included; and a
-    single process that asks for nothing keeps the numbers that it has always had.
-
-    Args:
-        choice: The global seed.
-        script: Seed that the script has set on this rank; None if it has not.
-        is_alone: Whether the job has one rank.
-        place: What :func:`place_of` gave rank 0, from where this rank then goes on.
-    """
-    is_kept = choice.source == "script" and script == choice.seed
-    if is_kept or (choice.source == "made" and is_alone):
-        return False
-    seed_all(choice.seed)
-    if place:
-        torch.set_rng_state(torch.tensor(place, dtype=torch.uint8))
-    return True
-
-
-def place_of(choice: Choice) -> list[int]:
-    """Where rank 0 is in the numbers of torch, if it goes on with those of its script, as the state
-    of the generator; empty if all ranks begin anew."""
-    return torch.get_rng_state().tolist() if choice.source == "script" else []
-
-
-def copy_first_weights(weights: Mapping[str, Tensor]) -> None:
-    """Collective of torch, over all ranks. Gives all ranks rank 0's values, in place.
-
-    Args:
-        weights: The same names in the same order on all ranks.
-    """
-    for tensor in weights.values():
-        dist.broadcast(tensor.detach(), src=0)
 
 
 class Seeds:
