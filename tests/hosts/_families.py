@@ -9,5 +9,6 @@ needs_deepspeed = pytest.mark.skipif(
     reason="DeepSpeed is not installed; docs/assumptions.md says how to",
 )
 needs_transformers = pytest.mark.skipif(
-    importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
+    importlib.util.find_spec("transformers") is None,
+    reason="transformers is not installed: pip install -e '.[transformers]'",
 )

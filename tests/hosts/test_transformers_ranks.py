@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("transformers")
+pytest.importorskip("transformers", reason="pip install -e '.[transformers]'")
 
 from ._runs import entries, messages, told
 

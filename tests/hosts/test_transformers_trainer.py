@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("transformers")
+pytest.importorskip("transformers", reason="pip install -e '.[transformers]'")
 import trainers
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback
 
