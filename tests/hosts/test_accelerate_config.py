@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -404,6 +405,8 @@ def answered(path: Path, answers: dict[str, bytes]) -> tuple[int, str]:
     """Runs the questionnaire on a terminal; what no answer is there for is left as offered."""
     pid, terminal = pty.fork()
     if pid == 0:
+        # A shell may have started the tests in the background, with the signal ignored.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.execv(sys.executable, [*SLA_ACCELERATE, "config", "--file", str(path)])
     output, asked, deadline_s = b"", b"", time.monotonic() + 120
     while time.monotonic() < deadline_s:
