@@ -30,6 +30,7 @@ HOOKS = (
     "on_train_batch_start",
     "on_before_backward",
     "on_after_backward",
+    "on_before_optimizer_step",
     "on_train_batch_end",
 )
 

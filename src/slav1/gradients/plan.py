@@ -11,7 +11,7 @@ from torch.optim import LBFGS, Optimizer
 
 from slav1.gradients.readings import norm_dtype
 
-BUDGET_US = {"cpu": 30.0, "cuda": 10.0}
+BUDGET_US = {"cpu": 15.0, "cuda": 10.0}
 """What reading norms may cost by kind of device, in microseconds a step there."""
 
 # What a norm was measured to cost on a processor: a call, a tensor, an element.
@@ -23,7 +23,7 @@ _LAUNCHES_US, _BYTES_A_US = 20.0, 3e6
 _NUM_PROBES = {"cpu": 4, "cuda": 32}
 _PROBE_ELEMENTS = 4096
 # Gradients of which zeros are counted, and how many elements of all.
-_NUM_COUNTED = 32
+_NUM_COUNTED = {"cpu": 8, "cuda": 32}
 _COUNTED_ELEMENTS = {"cpu": 1 << 17, "cuda": 1 << 24}
 
 
@@ -78,7 +78,7 @@ def plan_for(optimizer: Any, *, norm_every: int) -> Plan | str:
     if len(devices) > 1 or any(device.type not in _COUNTED_ELEMENTS for device in devices):
         return f"they lie on {', '.join(sorted(map(str, devices)))}"
     kind = next(iter(devices)).type if devices else "cpu"
-    counted = _spread(parameters, _NUM_COUNTED)
+    counted = _spread(parameters, _NUM_COUNTED[kind])
     every = norm_every or math.ceil(_cost_us(parameters, kind) / BUDGET_US[kind])
     return Plan(
         optimizer=ref(optimizer),
