@@ -7,16 +7,14 @@ meanwhile hits both. Prints a Markdown page.
 import argparse
 import json
 import os
-import socket
-import subprocess
-import sys
 import time
 from itertools import pairwise
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 import torch
-from _machine import heading, quantile
+from _machine import heading
+from _pairs import print_pairs
 from _runs import scratch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
@@ -131,30 +129,6 @@ def inside_us() -> float:
     return min(found)
 
 
-def measure(ranks: int, step_ms: float, steps: int, pairs: int) -> dict[str, list[float]]:
-    """Runs :func:`job` in processes of its own."""
-    with scratch() as folder, socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        command = [sys.executable, __file__, "--job", f"--ranks={ranks}", f"--step-ms={step_ms}"]
-        command += [f"--steps={steps}", f"--pairs={pairs}", f"--run-dir={folder}"]
-        common = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        common |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
-        common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
-        probe.close()
-        places = [{"RANK": str(n), "LOCAL_RANK": str(n)} for n in range(ranks)]
-        processes = [
-            subprocess.Popen(
-                command,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=common | (place if ranks > 1 else {}),
-            )
-            for place in places
-        ]
-        outputs = [process.communicate(timeout=1800)[0] for process in processes]
-    return json.loads(outputs[0].splitlines()[-1])
-
-
 def main() -> None:
     """Prints the page."""
     parser = argparse.ArgumentParser()
@@ -170,20 +144,8 @@ def main() -> None:
         return
     print(heading("What the contract costs a transformers Trainer"))
     print(f"Inside what is added, best of 40 x 500 steps: {inside_us():.1f} us a step.\n")
-    print("| ranks | step | pairs | without ms | with ms | median us | median % | p10-p90 us |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     cases = ((1, 0, 300, 20), (2, 0, 200, 12), (1, 50, 40, 8), (2, 50, 40, 8))
-    for ranks, step_ms, steps, pairs in cases:
-        seen = measure(ranks, step_ms, steps, pairs)
-        both = list(zip(seen["without"], seen["with"], strict=True))
-        us = [(b - a) * 1e6 for a, b in both]
-        shares = [(b - a) / a * 100 for a, b in both]
-        print(
-            f"| {ranks} | {step_ms or 'none'} | {pairs} | {mean(seen['without']) * 1e3:.3f} "
-            f"| {mean(seen['with']) * 1e3:.3f} | {median(us):.0f} | {median(shares):.2f} "
-            f"| {quantile(us, 0.1):.0f} to {quantile(us, 0.9):.0f} |",
-            flush=True,
-        )
+    print_pairs(__file__, cases)
 
 
 if __name__ == "__main__":
