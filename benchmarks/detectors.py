@@ -11,33 +11,25 @@ import argparse
 import math
 import random
 import statistics
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from _detector_events import SIGMA, part, pulse, round_of
 from _machine import heading
+from _observe_cost import cost
 from _tables import table, upper_bound
 
 from slav1.breach import Breach, Status
 from slav1.detectors import (
-    HangLearned,
-    HangLiteral,
-    LivenessLiteral,
     LivenessSequential,
     LossVarianceLiteral,
     LossVarianceSequential,
-    NonFinite,
     StragglerSequential,
-    SyncLatencyLearned,
-    SyncLatencyLiteral,
-    SyncOutlierLiteral,
 )
 from slav1.detectors._loss_tests import LossTests, observe_loss
 from slav1.detectors._tail import Durations, learn, tail_limit_s
-from slav1.phase import Phase
-from slav1.sample import Pulse, Round, Sample
+from slav1.sample import Pulse, Round
 
-SIGMA = 0.03
 NOISES = ("gaussian", "ar 0.5", "t4", "1 % at 5 sigma", "1 % at 10 sigma")
 
 
@@ -58,10 +50,6 @@ def noise(kind: str, rng: random.Random) -> Iterator[float]:
 
 def trend(step: int) -> float:
     return 2.0 + 6.0 / math.sqrt(1.0 + step / 200.0)
-
-
-def round_of(step: int, loss: float) -> Round:
-    return Round(step=step, samples=(Sample(rank=0, step=step, time_s=float(step), loss=loss),))
 
 
 def watched(detector: Any, events: Iterable[Any]) -> list[Breach]:
@@ -211,20 +199,6 @@ def rounds(
         )
 
 
-def part(rank: int, step: int, self_s: float, longest_s: float) -> Sample:
-    return Sample(
-        rank=rank,
-        step=step,
-        time_s=0.2 * step,
-        step_time_s=longest_s + 0.001,
-        data_s=0.1 * self_s,
-        forward_s=0.3 * self_s,
-        backward_s=0.5 * self_s,
-        optimizer_s=0.1 * self_s,
-        sync_s=longest_s - self_s + 0.001,
-    )
-
-
 def straggler_delays(share: float) -> None:
     num_runs, onset = max(3, round(20 * share)), 400
 
@@ -357,93 +331,6 @@ def first_beat(pulses: Iterable[Pulse]) -> int | None:
         if breach is not None:
             return number
     return None
-
-
-def pulse(time_s: float, *, state: str = "S") -> Pulse:
-    return Pulse(
-        rank=0,
-        time_s=float(time_s),
-        is_alive=True,
-        process_state=state,
-        step=int(time_s * 5),
-        phase=Phase.FORWARD,
-        since_progress_s=0.01,
-        num_steps=1_000,
-    )
-
-
-def cost(share: float) -> None:
-    """CPU microseconds per observe, best of five."""
-    num_events = max(1_000, round(5_000 * share))
-    rng = random.Random("cost")
-
-    def full(rank: int, step: int) -> Sample:
-        self_s = 0.2 * rng.gauss(1.0, 0.02)
-        sample = part(rank, step, self_s, 0.25)
-        return Sample(
-            **{
-                **{name: getattr(sample, name) for name in type(sample).__slots__},
-                "loss": rng.gauss(2.0, SIGMA),
-                "grad_norm": abs(rng.gauss(0.2, 0.02)),
-            }
-        )
-
-    samples = [full(0, step) for step in range(num_events)]
-    pulses = [pulse(0.1 * t) for t in range(num_events)]
-
-    def rows() -> Iterator[Sequence[object]]:
-        per_rank = 0.0
-        for detector in (NonFinite(), SyncLatencyLearned(), HangLearned()):
-            spent_us = spent(detector, samples)
-            per_rank += spent_us
-            yield type(detector).__name__, "a sample", f"{spent_us:.1f}", ""
-        for detector in (SyncLatencyLiteral(), HangLiteral()):
-            yield type(detector).__name__, "a sample", f"{spent(detector, samples):.1f}", ""
-        for detector in (HangLearned(), HangLiteral(), LivenessSequential(), LivenessLiteral()):
-            yield type(detector).__name__, "a pulse", f"{spent(detector, pulses):.1f}", ""
-        for num_ranks in (2, 8):
-            joint = [
-                Round(step=s, samples=tuple(full(r, s) for r in range(num_ranks)))
-                for s in range(num_events // 2)
-            ]
-            total = per_rank
-            for detector in (StragglerSequential(), LossVarianceSequential()):
-                spent_us = spent(detector, joint)
-                total += spent_us / num_ranks
-                kind = f"a round of {num_ranks}"
-                yield (
-                    type(detector).__name__,
-                    kind,
-                    f"{spent_us:.1f}",
-                    f"{spent_us / num_ranks:.1f}",
-                )
-            yield "**all defaults**", f"a step, {num_ranks} ranks", "", f"**{total:.1f}**"
-            for detector in (LossVarianceLiteral(), SyncOutlierLiteral()):
-                spent_us = spent(detector, joint)
-                kind = f"a round of {num_ranks}"
-                yield (
-                    type(detector).__name__,
-                    kind,
-                    f"{spent_us:.1f}",
-                    f"{spent_us / num_ranks:.1f}",
-                )
-
-    table(
-        "cost in CPU time, best of five",
-        ("detector", "event", "us", "us per rank and step"),
-        rows(),
-    )
-
-
-def spent(detector: Any, events: Sequence[Any]) -> float:
-    best = math.inf
-    for _ in range(5):
-        state = detector.start()
-        began = time.thread_time()
-        for event in events:
-            state, _ = detector.observe(state, event)
-        best = min(best, time.thread_time() - began)
-    return best / len(events) * 1e6
 
 
 PARTS: dict[str, tuple[Callable[[float], None], ...]] = {
