@@ -11,7 +11,7 @@ from torch.optim import LBFGS, Optimizer
 
 from slav1.gradients.readings import norm_dtype
 
-BUDGET_US = {"cpu": 15.0, "cuda": 10.0}
+BUDGET_US = {"cpu": 30.0, "cuda": 10.0}
 """What reading norms may cost by kind of device, in microseconds a step there."""
 
 # What a norm was measured to cost on a processor: a call, a tensor, an element.
