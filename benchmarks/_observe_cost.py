@@ -63,29 +63,22 @@ def cost(share: float) -> None:
             for detector in (StragglerSequential(), LossVarianceSequential()):
                 spent_us = spent(detector, joint)
                 total += spent_us / num_ranks
-                kind = f"a round of {num_ranks}"
-                yield (
-                    type(detector).__name__,
-                    kind,
-                    f"{spent_us:.1f}",
-                    f"{spent_us / num_ranks:.1f}",
-                )
+                yield _of_a_round(detector, num_ranks, spent_us)
             yield "**all defaults**", f"a step, {num_ranks} ranks", "", f"**{total:.1f}**"
             for detector in (LossVarianceLiteral(), SyncOutlierLiteral()):
                 spent_us = spent(detector, joint)
-                kind = f"a round of {num_ranks}"
-                yield (
-                    type(detector).__name__,
-                    kind,
-                    f"{spent_us:.1f}",
-                    f"{spent_us / num_ranks:.1f}",
-                )
+                yield _of_a_round(detector, num_ranks, spent_us)
 
     table(
         "cost in CPU time, best of five",
         ("detector", "event", "us", "us per rank and step"),
         rows(),
     )
+
+
+def _of_a_round(detector: Any, num_ranks: int, spent_us: float) -> Sequence[object]:
+    per_rank = f"{spent_us / num_ranks:.1f}"
+    return type(detector).__name__, f"a round of {num_ranks}", f"{spent_us:.1f}", per_rank
 
 
 def spent(detector: Any, events: Sequence[Any]) -> float:
