@@ -166,7 +166,7 @@ class JoiningAccelerator(ToldAccelerator):
     def _sla_follow(self, loader: Any) -> None:
         watch_fetches(loader, _runs.current)
         watch = _runs.current()
-        if watch is None or not watch.is_pinned:
+        if watch is None or watch.phases.pinned is None:
             # What is made for an evaluation is nothing to go on with.
             self._sla_positions.add(loader)
 

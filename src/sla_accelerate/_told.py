@@ -62,7 +62,7 @@ class ToldAccelerator(Accelerator):  # type: ignore[misc]
         """As the host's; a sign of life, and of an evaluation if the model is in that mode."""
         watch = _runs.current()
         if watch is not None:
-            watch.note_progress()
+            watch.phases.note_progress()
         return super().unwrap_model(*args, **kwargs)
 
     def save(self, *args: Any, **kwargs: Any) -> None:
@@ -86,4 +86,4 @@ class ToldAccelerator(Accelerator):  # type: ignore[misc]
 
     def _sla_with_peers(self) -> AbstractContextManager[None]:
         watch = _runs.current()
-        return nullcontext() if watch is None else watch.with_peers()
+        return nullcontext() if watch is None else watch.phases.with_peers()

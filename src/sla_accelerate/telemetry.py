@@ -1,11 +1,8 @@
 """From the host to the recorder: phases, losses and step boundaries of one loop."""
 
-import contextlib
-from collections.abc import Iterator
-from time import monotonic_ns
+from contextlib import AbstractContextManager
 from typing import Any
 
-from torch import is_grad_enabled
 from torch.optim import Optimizer
 
 from sla_accelerate._batches.position import Positions
@@ -13,6 +10,7 @@ from sla_accelerate._compat import length_of
 from sla_accelerate._figures import LoopFigures
 from sla_accelerate._gradients import LoopGradients
 from sla_accelerate._inject import FaultPoints
+from sla_accelerate._loop_phases import LoopPhases
 from sla_accelerate._pace import Pace
 from sla_accelerate._prepared import Prepared
 from sla_accelerate._seeds import LoopSeeds
@@ -29,14 +27,7 @@ _OPTIMIZER, _BETWEEN, _EVALUATION = int(Phase.OPTIMIZER), int(Phase.BETWEEN), in
 
 
 class LoopWatch:
-    """Tells the recorder what a hand-written loop does.
-
-    Phases: a fetch from a prepared loader is DATA, and what follows it FORWARD, until
-    ``backward``. Without a prepared loader all from one step to the next ``backward`` is
-    FORWARD. A fetch while gradients are off or no model is in training mode is
-    EVALUATION, and so is all that comes after the last batch of an epoch: what a loop
-    does there, nobody knows, so it gets the limits of an evaluation.
-    """
+    """Tells the recorder what a hand-written loop does, step by step."""
 
     def __init__(
         self, session: Session, *, on_stop: OnStop, faults: Faults | None, keeps_batch: bool
@@ -59,6 +50,12 @@ class LoopWatch:
         )
         self.replicas = ReplicaWatch(session, self.prepared.copies)
         self.replicas.begin(-1)
+        self.phases = LoopPhases(
+            session.recorder,
+            is_model_training=self.prepared.is_training,
+            leaves_steps=self._drop_replay,
+        )
+        """Where in its steps the loop is."""
         self.replay: StepReplay | None = None
         """Runs some micro-batches twice; None if none is."""
         self.step = -1
@@ -88,12 +85,8 @@ class LoopWatch:
             session.recorder, self.gradients, self.prepared, keeps_batch=keeps_batch
         )
         self._pace = Pace()
-        self._pinned: int | None = None
-        self._is_aside = True
         self.is_training_fetch = False
         """Whether the batch that was asked for last is one to train with."""
-        self._is_mode_telling = True
-        self._rest = _FORWARD
         self._num_told = 0
         self._is_synced = False
 
@@ -105,7 +98,7 @@ class LoopWatch:
     def is_driven(self) -> None:
         """A host's own loop trains: it divides the loss of each micro-batch before its backward,
         tells of evaluations, and a model's mode says nothing."""
-        self._in_hand.losses_are_shares, self._is_mode_telling = True, False
+        self._in_hand.losses_are_shares, self.phases.is_mode_telling = True, False
 
     def begin_pass(self, loader: Any, epoch: int) -> None:
         """A pass begins; nothing is drawn yet. Takes the loader underneath."""
@@ -120,16 +113,17 @@ class LoopWatch:
     def begin_fetch(self, loader: Any) -> bool:
         """A batch is asked for; returns whether there is one."""
         self._in_hand.forget_batch()
-        self.is_training_fetch = self._pinned is None and self._is_training()
+        phases = self.phases
+        self.is_training_fetch = phases.pinned is None and phases.is_training()
         if not self.is_training_fetch:
-            self._step_aside(_EVALUATION)
+            phases.step_aside(_EVALUATION)
             return True
         self.prepared.forget_updates()
         if self.orders.due is not None:
             self.orders.roll_back(self)
-        self._go_on(_DATA)
-        if self._rest == _FORWARD:
-            self._rest = _BETWEEN
+        phases.go_on(_DATA)
+        if phases.rest == _FORWARD:
+            phases.rest = _BETWEEN
             if not self.are_batches_uneven:
                 self.session.compare(num_batches=length_of(loader))
             if self.seeds is not None:
@@ -139,7 +133,7 @@ class LoopWatch:
     def end_fetch(self, batch: Any) -> Any:
         """The batch is there; returns what the loop shall get."""
         if not self.is_training_fetch:
-            self._step_aside(_EVALUATION)
+            self.phases.step_aside(_EVALUATION)
             return batch
         self._in_hand.count_batch()
         self.recorder.enter(_FORWARD)
@@ -155,24 +149,25 @@ class LoopWatch:
         self._in_hand.forget_batch()
         self.recorder.count_epoch()
         self.tell_workers()
-        self._step_aside(_EVALUATION)
+        self.phases.step_aside(_EVALUATION)
 
     def begin_backward(self, loss: Any) -> Any:
         """The loss is there; returns the one to differentiate."""
-        if self._pinned is not None:
-            self.recorder.enter(self._pinned)
+        phases = self.phases
+        if phases.pinned is not None:
+            self.recorder.enter(phases.pinned)
             return loss
-        if self._is_aside and not self.prepared.is_training():
+        if phases.is_aside and not self.prepared.is_training():
             # This loop trains in evaluation mode, so the mode says nothing here.
-            self._is_mode_telling = False
+            phases.is_mode_telling = False
         # What was clipped before this is not the gradient that is updated with.
         self.gradients.forget_norm()
         if self._faults is not None:
             loss = self._faults.loss(self.step + 1, loss)
         self._in_hand.take_in(loss)
         self._is_synced = self.prepared.syncs_gradients()
-        if self._is_aside:
-            self._go_on(_BACKWARD)
+        if phases.is_aside:
+            phases.go_on(_BACKWARD)
         if self._is_synced:
             self.recorder.enter_synced_backward()
         else:
@@ -188,9 +183,9 @@ class LoopWatch:
     def end_backward(self, *, has_gradients: bool) -> None:
         """The backward is over; with ``has_gradients`` an update comes next."""
         self.replicas.end_backward()
-        if self._pinned is not None:
+        if self.phases.pinned is not None:
             return
-        after = _OPTIMIZER if has_gradients else self._rest
+        after = _OPTIMIZER if has_gradients else self.phases.rest
         if self._is_synced:
             self.recorder.leave_synced_backward(after)
             if self.num_steps >= 1:
@@ -204,7 +199,7 @@ class LoopWatch:
 
     def before_optimizer_step(self, optimizer: Optimizer) -> None:
         """An optimizer is about to make a real step."""
-        if self._pinned is not None:
+        if self.phases.pinned is not None:
             return
         if self._faults is not None:
             self._faults.at_optimizer(self.step + 1)
@@ -222,75 +217,43 @@ class LoopWatch:
     def after_optimizer_step(self, optimizer: Optimizer) -> None:
         """An optimizer has made a real step."""
         self.gradients.watch.put_rates_back()
-        if self._pinned is not None:
+        if self.phases.pinned is not None:
             return
         num_optimizers = self.prepared.num_optimizers
         if not self._pace.ends_step(id(optimizer), num_optimizers=num_optimizers):
             # Another optimizer's forward and backward follow in the same step.
             self.recorder.enter(_FORWARD)
             return
-        self.recorder.enter(self._rest)
+        self.recorder.enter(self.phases.rest)
         self._end_step()
 
     def end_engine_step(self, made: Readings) -> None:
         """An engine that steps by itself has made a step."""
-        if self._pinned is None:
+        if self.phases.pinned is None:
             self.gradients.watch.hear_of(made)
-            self.recorder.enter(self._rest)
+            self.recorder.enter(self.phases.rest)
             self._end_step()
 
     def end_own_step(self, loss: Any) -> None:
         """The loop says that a step is over; one that was seen to end does not end again."""
         was_seen = self.num_steps != self._num_told
         self._num_told = self.num_steps
-        if was_seen or self._pinned is not None:
+        if was_seen or self.phases.pinned is not None:
             return
-        if self._is_aside:
-            self._go_on(_FORWARD)
+        if self.phases.is_aside:
+            self.phases.go_on(_FORWARD)
         if not self._in_hand.has_loss:
             if self._faults is not None:
                 loss = self._faults.loss(self.step + 1, loss)
             self._in_hand.take_in(loss)
         self.updates_are_told |= self.prepared.num_optimizers == 0
-        self.recorder.enter(self._rest)
+        self.recorder.enter(self.phases.rest)
         self._num_told += 1
         self._end_step()
 
-    def note_progress(self) -> None:
-        """The loop called the accelerator, so it is not stuck."""
-        is_between = self._pinned is None and not self._is_aside
-        if is_between and self.recorder.phase is Phase.BETWEEN and not self._is_training():
-            self._step_aside(_EVALUATION)
-        else:
-            self.recorder.enter(int(self.recorder.phase))
-
-    @contextlib.contextmanager
-    def with_peers(self) -> Iterator[None]:
-        """A collective that the loop called itself: waiting in it is no work."""
-        self.note_progress()
-        start_ns = monotonic_ns()
-        yield
-        self.note_progress()
-        self.recorder.leave_out(monotonic_ns() - start_ns)
-
-    @contextlib.contextmanager
-    def aside(self, phase: Phase) -> Iterator[None]:
+    def aside(self, phase: Phase) -> AbstractContextManager[None]:
         """Something that is no part of a step; may be nested."""
-        pinned, was_aside, before = self._pinned, self._is_aside, int(self.recorder.phase)
-        self._pinned = int(phase)
-        self.recorder.enter(self._pinned)
-        try:
-            yield
-        finally:
-            if not self.is_over:
-                self._pinned, self._is_aside = pinned, was_aside
-                self.recorder.enter(before)
-                self.recorder.forget_times()
-
-    @property
-    def is_pinned(self) -> bool:
-        """Whether all that happens now is no part of a step."""
-        return self._pinned is not None
+        return self.phases.aside(phase)
 
     @property
     def is_healthy(self) -> bool:
@@ -329,8 +292,7 @@ class LoopWatch:
         self.gradients.forget_engine()
         self.prepared.remove()
         self.replicas.begin(self.step)
-        if self.replay is not None:
-            self.replay.drop()
+        self._drop_replay()
         self._pace = Pace()
         self._in_hand.forget_batch()
 
@@ -356,6 +318,7 @@ class LoopWatch:
             self.drain()
             self.recorder.enter(int(Phase.TEARDOWN))
         self.is_over = True
+        self.phases.close()
         self.forget_objects()
         self.session.leave(reason)
 
@@ -380,20 +343,6 @@ class LoopWatch:
             self.replicas.forget()
             self.orders.carry_out(self, action)
 
-    def _is_training(self) -> bool:
-        return is_grad_enabled() and (not self._is_mode_telling or self.prepared.is_training())
-
-    def _step_aside(self, phase: int) -> None:
-        if self._pinned is not None:
-            self.recorder.enter(self._pinned)
-            return
-        self._is_aside = True
+    def _drop_replay(self) -> None:
         if self.replay is not None:
             self.replay.drop()
-        self.recorder.enter(phase)
-
-    def _go_on(self, phase: int) -> None:
-        self.recorder.enter(phase)
-        if self._is_aside:
-            self._is_aside = False
-            self.recorder.forget_times()
