@@ -25,7 +25,8 @@ from slav1.checkpoint import Disk, PeersMissingError, Shelf
 from slav1.checkpoint.shelf import OWN_FOLDER
 from slav1.replicas import replay_for
 from slav1.session import RunSettings, Session, join
-from slav1.session.rendezvous import job_rendezvous
+from slav1.session.rendezvous import job_rendezvous, store_of_group
+from slav1.session.settings_agreement import agree
 from slav1.session.settings_source import resolve
 from slav1.startup.restarts import restart_hazard
 from slav1.testing import Faults, planned_faults
@@ -49,13 +50,16 @@ class WatchedFit:
     def __init__(
         self, trainer: Trainer, module: LightningModule, contract: Any, run_dir: str | None
     ) -> None:
-        """Joins the run, on all ranks.
+        """Collective. Joins the run, on all ranks.
 
         Args:
             trainer: The trainer.
             module: What it trains.
             contract: The callback's argument.
             run_dir: The callback's argument.
+
+        Raises:
+            ValueError: On all ranks, if one of them can't use its settings, or they differ.
         """
         self._trainer = trainer
         self._lacks = _compat.missing_for_rollback(trainer)
@@ -98,14 +102,21 @@ class WatchedFit:
         self._leave_reason = ""
 
     def _join(self, contract: Any, run_dir: str | None) -> Session:
-        settings = resolve(contract, run_dir, os.environ)
+        rank, world_size = self._trainer.global_rank, self._trainer.world_size
+        group = store_of_group()
+        settings = agree(
+            None if group is None else group(),
+            lambda: resolve(contract, run_dir, os.environ),
+            rank=rank,
+            world_size=world_size,
+        )
         return join(
             RunSettings(
                 contract=settings.contract,
                 run_dir=settings.run_dir,
-                rank=self._trainer.global_rank,
+                rank=rank,
                 local_rank=self._trainer.local_rank,
-                world_size=self._trainer.world_size,
+                world_size=world_size,
                 node=self._trainer.node_rank,
                 num_nodes=self._trainer.num_nodes,
                 can_roll_back=not self._lacks,

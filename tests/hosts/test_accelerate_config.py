@@ -106,7 +106,9 @@ def test_the_block_has_one_home(tmp_path):
         path.write_text(f"{section}: {{sla: {{level: L2, rules: null}}}}\n")
         assert read_document(path).contract.level_name == "L2"
     for text, said in (
-        ("mpirun_config: {sla: {}}\nfsdp_config: {sla: {}}", "mpirun_config.sla and in fsdp_con"),
+        ("mpirun_config: {sla: {}}\nfsdp_config: {sla: {}}", "fsdp_config.sla .line 2.; keep one"),
+        ("mpirun_config:\n  sla: {}\n  sla: {}", ".sla .line 2. and in mpirun_config.sla .line 3."),
+        ("sla: {}\nmpirun_config: {sla: {}}", "in sla .line 1. and in mpirun_config.sla .line 2."),
         ("parallelism_config: {sla: {}}", "it must stand in mpirun_config.sla."),
         ("sla: {}", "it must stand in mpirun_config.sla."),
     ):

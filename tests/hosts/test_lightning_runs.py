@@ -134,6 +134,19 @@ def test_two_callbacks_are_refused_before_anything_starts(tmp_path: Path) -> Non
     assert run_folders(tmp_path) == []
 
 
+def test_ranks_with_different_settings_do_not_begin(ranks: Any) -> None:
+    """
+    Where one rank's contract is another than rank 0's, no rank trains, no run is opened, and
+    both say which rank it is, and which key, with both values.
+    """
+    ended = ranks("lightning_settings.py", 2, 3)
+
+    said = "Rank 1: rules.hang.limit_s is 3.0, and on rank 0 it is 2.0."
+    assert ended.exit_codes == {0: 1, 1: 1}
+    assert all(said in ended.err[rank] and not ended.out[rank] for rank in (0, 1)), ended
+    assert not ranks.run_dir.exists()
+
+
 def test_a_fault_that_can_not_be_planned_leaves_nothing_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

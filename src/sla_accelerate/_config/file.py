@@ -131,7 +131,10 @@ def read_block(text: str) -> Block | None:
     root = compose_yaml(text)
     found = list(_homes(root))
     if len(found) > 1:
-        paths = " and in ".join(f"{section}.{BLOCK}" for section, _ in found)
+        paths = " and in ".join(
+            f"{section}{'.' if section else ''}{BLOCK} (line {node.start_mark.line + 1})"
+            for section, node in found
+        )
         raise ContractError(f"the contract stands in {paths}; keep one of them.")
     if not found:
         return None

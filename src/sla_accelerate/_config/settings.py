@@ -7,7 +7,7 @@ from typing import Any
 from sla_accelerate._config.file import find_document
 from slav1.contract import Contract
 from slav1.session.rendezvous import store_of_group
-from slav1.session.settings_agreement import Meeting
+from slav1.session.settings_agreement import agree
 from slav1.session.settings_source import Resolved, resolve
 
 Asked = tuple[Contract | str | Path | None, str | Path | None]
@@ -18,7 +18,6 @@ class _Last:
     asked: Asked | None = None
     store: Any = None
     settings: Resolved | None = None
-    num_meetings = 0
 
 
 def settings_for(state: Any, asked: Asked) -> Resolved:
@@ -40,12 +39,7 @@ def settings_for(state: Any, asked: Asked) -> Resolved:
     if store is None:
         return find()
     if _Last.settings is None or asked != _Last.asked or store is not _Last.store:
-        _Last.num_meetings += 1
-        _Last.settings = Meeting(
-            store,
-            number=_Last.num_meetings,
-            rank=state.process_index,
-            world_size=state.num_processes,
-        ).hold(find)
+        rank, world_size = state.process_index, state.num_processes
+        _Last.settings = agree(store, find, rank=rank, world_size=world_size)
         _Last.asked, _Last.store = asked, store
     return _Last.settings

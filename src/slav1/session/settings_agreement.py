@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -18,6 +19,8 @@ seconds."""
 
 MAX_NAMED = 8
 """Ranks with a text of their own that an error spells out."""
+
+_numbers = count(1)
 
 
 class SettingsDifferError(ValueError):
@@ -38,6 +41,28 @@ class SettingsDifferError(ValueError):
             f"{' '.join(parts[:MAX_NAMED])}{more}"
         )
         self.by_rank = dict(by_rank)
+
+
+def agree(store: Any, find: Callable[[], Resolved], *, rank: int, world_size: int) -> Resolved:
+    """Collective where there is a store. Finds this rank's settings, which are those of all.
+
+    Args:
+        store: That of the process group; None if there is no group.
+        find: As for :meth:`Meeting.hold`.
+        rank: Global rank.
+        world_size: Ranks of the job.
+
+    Returns:
+        This rank's settings.
+
+    Raises:
+        ValueError: As :meth:`Meeting.hold` does.
+    """
+    if store is None or world_size == 1:
+        return find()
+    # All ranks meet equally often: they find their settings together or not at all.
+    meeting = Meeting(store, number=next(_numbers), rank=rank, world_size=world_size)
+    return meeting.hold(find)
 
 
 class Meeting:

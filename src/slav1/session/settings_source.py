@@ -101,6 +101,9 @@ def _as_contract(contract: Contract | str | Path, name: str) -> Contract:
     needed = f"{name} must be a level ({', '.join(_LEVELS)}), a YAML file or a Contract"
     if not isinstance(contract, str | os.PathLike):
         raise TypeError(f"{needed}; got {contract!r}, a {type(contract).__name__}.")
+    if contract == "":
+        # As a path it would be this very folder.
+        raise ValueError(f"{needed}; got an empty text.")
     if not Path(contract).exists():
         raise ValueError(f"{needed}; got {str(contract)!r}, and no such file exists.")
     return Contract.load(Path(contract))

@@ -84,6 +84,8 @@ def test_neither_level_nor_file_is_a_clear_error():
     """
     with pytest.raises(ValueError, match=r"L1, L2, L3.*'L4'"):
         resolve("L4", None, {})
+    with pytest.raises(ValueError, match=r"L1, L2, L3.*got an empty text\.$"):
+        resolve("", None, {})
 
 
 class Store:
