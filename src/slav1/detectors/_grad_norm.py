@@ -3,7 +3,8 @@
 import math
 from typing import NamedTuple
 
-from slav1.detectors._trend import Trend, begun, followed, residual
+from slav1.detectors._lone import Lone, seen_odd, seen_usual
+from slav1.detectors._trend import NUM_UNCLIPPED, Trend, begun, followed, residual
 
 # A norm counts from three times above the usual one (the source: "up 300 %").
 RISE_RATIO = 4.0
@@ -21,11 +22,18 @@ class GradNorm(NamedTuple):
     trend: Trend = Trend()
     """Of its logarithm."""
     num_high: int = 0
-    """High ones in a row; one past ``SURE_RATIO`` counts twice."""
+    """High ones in a row; one past ``SURE_RATIO`` is enough, if the run is not known for such."""
     ratio: float = 1.0
     """The last one as a multiple of the usual one."""
     sigmas: float = 0.0
     """The last one's height above the usual one, on the log scale."""
+    lone: Lone = Lone()
+    """What is known about high ones that came alone, on the log scale."""
+
+    @property
+    def is_high(self) -> bool:
+        """Whether it has been high for long enough."""
+        return self.num_high >= self.lone.num_needed
 
 
 def heard(norm: GradNorm, value: float) -> GradNorm:
@@ -35,11 +43,15 @@ def heard(norm: GradNorm, value: float) -> GradNorm:
         return norm._replace(trend=begun(log_norm))
     seen = residual(norm.trend, log_norm, min_scale=MIN_LOG_NOISE)
     ratio = math.exp(min(seen.distance, 200.0))
-    is_judged = norm.trend.num_seen >= NUM_NEEDED
-    is_high = is_judged and seen.z > SIGMAS and ratio > RISE_RATIO
+    lone, at = norm.lone, norm.trend.num_seen
+    is_odd = at > NUM_UNCLIPPED and seen.z > SIGMAS and ratio > RISE_RATIO
+    lone = seen_odd(lone, at, seen.distance) if is_odd else seen_usual(lone, at, seen.z)
+    is_high = is_odd and at >= NUM_NEEDED
+    is_sure = ratio > SURE_RATIO and not lone.explains(seen.distance)
     return GradNorm(
         trend=followed(norm.trend, log_norm, seen, is_skipped=is_high and norm.num_high < 20),
-        num_high=norm.num_high + (2 if ratio > SURE_RATIO else 1) if is_high else 0,
+        num_high=norm.num_high + (lone.num_needed if is_sure else 1) if is_high else 0,
         ratio=ratio,
         sigmas=seen.z,
+        lone=lone,
     )

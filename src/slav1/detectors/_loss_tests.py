@@ -1,8 +1,10 @@
 """Three sequential tests on one series of losses: outlier, shift and variance."""
 
+import math
 from typing import NamedTuple
 
 from slav1.detectors._cusum import HEAVY_TAIL_RATIO, clipped, cusum, cusum_limit
+from slav1.detectors._lone import Lone, seen_odd, seen_usual
 from slav1.detectors._noise import Noise, listened, noise_limit
 from slav1.detectors._trend import (
     CLIP_SIGMAS,
@@ -32,6 +34,7 @@ class LossTests(NamedTuple):
     """Score of the CUSUM of the distances."""
     num_outliers: int = 0
     """Outliers in a row."""
+    lone: Lone = Lone()
 
 
 class Reading(NamedTuple):
@@ -52,6 +55,8 @@ class Reading(NamedTuple):
     variance_limit: float
     height: float
     """How far the noise lies above the usual one, in its standard deviations."""
+    lone: Lone
+    """What is known about outliers that come alone."""
 
     @property
     def has_shifted(self) -> bool:
@@ -76,13 +81,18 @@ def observe_loss(
         return memory._replace(trend=begun(loss)), None
     seen = residual(trend, loss, min_scale=max(MIN_NOISE_RATIO * abs(trend.level), 1e-12))
     is_judged = trend.num_seen >= NUM_NEEDED
-    is_outlier = is_judged and seen.is_rise and seen.z > outlier_sigmas
-    shift = cusum(memory.shift, seen.white, drift=SHIFT_DRIFT, clip=CLIP_SIGMAS)
+    is_odd = trend.num_seen > NUM_UNCLIPPED and seen.is_rise and seen.z > outlier_sigmas
+    is_outlier = is_judged and is_odd
+    # Odd values now and then make the scale, which leaves them out, too small for a sum of them.
+    white = seen.white / math.sqrt(max(1.0, trend.power))
+    shift = cusum(memory.shift, white, drift=SHIFT_DRIFT, clip=CLIP_SIGMAS)
     noise = memory.noise
     if trend.num_seen == NUM_UNCLIPPED:
         noise = Noise(last=loss)
     elif trend.num_seen > NUM_UNCLIPPED:
         noise = listened(noise, loss, scale=seen.scale)
+    lone, at = memory.lone, trend.num_seen
+    lone = seen_odd(lone, at, seen.distance) if is_odd else seen_usual(lone, at, seen.z)
     reading = Reading(
         loss=loss,
         expected=loss - seen.distance,
@@ -95,6 +105,7 @@ def observe_loss(
         variance=noise.score if is_judged else 0.0,
         variance_limit=noise_limit(arl0),
         height=noise.height,
+        lone=lone,
     )
     is_skipped = is_outlier and memory.num_outliers < MAX_SKIPPED
     after = LossTests(
@@ -102,5 +113,6 @@ def observe_loss(
         noise=noise._replace(score=0.0) if reading.is_loud else noise,
         shift=0.0 if reading.shift >= reading.shift_limit or not is_judged else shift,
         num_outliers=memory.num_outliers + 1 if is_outlier else 0,
+        lone=lone,
     )
     return after, reading

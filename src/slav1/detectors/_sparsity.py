@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from slav1.detectors._lone import Lone, seen_odd, seen_usual
 from slav1.detectors._trend import Trend, begun, followed, residual
 
 # A share counts from 40 % below the usual one (the source: "down 40 %").
@@ -22,6 +23,13 @@ class Density(NamedTuple):
     """Low ones in a row."""
     ratio: float = 1.0
     """The last one as a multiple of the usual one."""
+    lone: Lone = Lone()
+    """What is known about low ones that came alone."""
+
+    @property
+    def is_low(self) -> bool:
+        """Whether it has been low for long enough."""
+        return self.num_low >= self.lone.num_needed
 
 
 def thinned(density: Density, share: float) -> Density:
@@ -35,8 +43,11 @@ def thinned(density: Density, share: float) -> Density:
     ratio = share / usual if usual > MIN_NOISE else 1.0
     is_judged = trend.num_seen >= NUM_NEEDED
     is_low = is_judged and seen.z > SIGMAS and ratio < FALL_RATIO
+    lone, at = density.lone, trend.num_seen
+    lone = seen_odd(lone, at, seen.distance) if is_low else seen_usual(lone, at, seen.z)
     return Density(
         trend=followed(trend, -share, seen, is_skipped=is_low and density.num_low < 20),
         num_low=density.num_low + 1 if is_low else 0,
         ratio=ratio,
+        lone=lone,
     )

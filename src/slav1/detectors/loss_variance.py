@@ -17,6 +17,7 @@ from slav1.detectors._loss_episode import (
     begun_at,
     grown,
     is_back,
+    is_loud_still,
     lasted,
     news,
 )
@@ -28,6 +29,7 @@ from slav1.detectors._loss_report import (
     recovery_from,
 )
 from slav1.detectors._loss_tests import NUM_NEEDED, LossTests, Reading, observe_loss
+from slav1.detectors._noise import Noise
 from slav1.detectors._round import mean_density, mean_grad_norm, mean_loss
 from slav1.detectors._sparsity import FALL_RATIO, Density, thinned
 from slav1.detectors._sparsity import SIGMAS as DENSITY_SIGMAS
@@ -68,10 +70,11 @@ class LossVarianceSequential:
     What is found is a notice, until the rise matters: a breach needs two outliers in a
     row or a shift that rise by ``min_rise_ratio`` of the loss, or one jump of
     ``jump_sigmas`` and ``jump_ratio``. That tells one odd batch and a restarted learning
-    rate from a spike. Growing noise without a rise is a breach that is only logged. A
-    fall is never a breach. Gradient norms that stay three times above the usual ones, and
-    gradients of which 40 % fewer elements than usual are not zero, are breaches that ask for
-    milder actions of their own.
+    rate from a spike. Where single steps far up that heal by themselves belong to a run,
+    it takes more of them in a row, or one twice as high. Growing noise without a rise is a
+    breach that is only logged. A fall is never a breach. Gradient norms that stay three times
+    above the usual ones, and gradients of which 40 % fewer elements than usual are not zero,
+    are breaches that ask for milder actions of their own.
 
     An episode has at most one notice of each kind, one breach of each severity and mild
     action, and one recovery: when the loss has been within three sigmas of where it came from for
@@ -163,7 +166,11 @@ class LossVarianceSequential:
         is_high = reading is not None and self._is_high(episode, reading)
         if is_high or episode.num_high:
             episode = episode._replace(num_high=episode.num_high + 1 if is_high else 0)
+        before = episode
         episode, breach = self._told(episode, Look(event, reading, norm, density))
+        if reading is not None and not episode.severity and is_loud_still(before, reading):
+            # What has lasted for so long is what is usual from now on.
+            loss = loss._replace(noise=Noise(last=reading.loss))
         return LossVarianceSequentialState(loss, norm, episode, density), breach
 
     def _told(self, episode: Episode, look: Look) -> tuple[Episode, Breach | None]:
@@ -191,11 +198,11 @@ class LossVarianceSequential:
     def _findings(self, episode: Episode, look: Look) -> list[Finding]:
         """Everything odd about a step."""
         found = [] if look.reading is None else self._loss_findings(episode, look.reading)
-        if look.norm.num_high >= NUM_IN_A_ROW:
+        if look.norm.is_high:
             arl0 = heavy_tail_arl0(NORM_SIGMAS)
             told = (look.norm.ratio, RISE_RATIO, "times the usual norm", arl0)
             found.append(Finding("grad_norm", CAUTIONED, *told, self.grad_norm_action))
-        if look.density.num_low >= NUM_IN_A_ROW:
+        if look.density.is_low:
             arl0 = heavy_tail_arl0(DENSITY_SIGMAS, num_in_a_row=NUM_IN_A_ROW)
             told = (look.density.ratio, FALL_RATIO, "of the usual share", arl0)
             found.append(Finding("sparsity", CAUTIONED, *told, self.sparsity_action))
@@ -203,12 +210,13 @@ class LossVarianceSequential:
 
     def _loss_findings(self, episode: Episode, reading: Reading) -> list[Finding]:
         level, scale = episode.reference(reading)
-        height = (reading.loss - level) / scale
+        rise = reading.loss - level
+        height = rise / scale
         found = []
-        if self._is_jump(episode, reading):
+        if self._is_jump(episode, reading) and not reading.lone.explains(rise):
             arl0 = heavy_tail_arl0(self.jump_sigmas)
             found.append(Finding("jump", BREACHED, height, self.jump_sigmas, SIGMAS, arl0))
-        if episode.num_high >= NUM_IN_A_ROW:
+        if episode.num_high >= reading.lone.num_needed:
             arl0 = heavy_tail_arl0(self.outlier_sigmas, num_in_a_row=NUM_IN_A_ROW)
             found.append(Finding("outliers", BREACHED, height, self.outlier_sigmas, SIGMAS, arl0))
         if reading.has_shifted:
@@ -217,13 +225,17 @@ class LossVarianceSequential:
             )
             score, limit = reading.shift, reading.shift_limit
             found.append(Finding("shift", severity, score, limit, SCORE, self.arl0))
-        if reading.is_outlier:
+        if reading.is_outlier and not self._is_familiar(reading, rise):
             arl0 = heavy_tail_arl0(self.outlier_sigmas)
             found.append(Finding("outlier", NOTICED, reading.z, self.outlier_sigmas, SIGMAS, arl0))
         if reading.is_loud:
             score, limit = reading.variance, reading.variance_limit
             found.append(Finding("variance", SUSPECTED, score, limit, SCORE, self.arl0))
         return found
+
+    def _is_familiar(self, reading: Reading, rise: float) -> bool:
+        """Whether single outliers are so frequent that none like this is worth a word."""
+        return reading.lone.num_needed > NUM_IN_A_ROW and reading.lone.explains(rise)
 
     def _is_high(self, episode: Episode, reading: Reading) -> bool:
         return self._stands_out(self.outlier_sigmas, self.min_rise_ratio, episode, reading)
