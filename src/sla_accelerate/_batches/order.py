@@ -41,8 +41,10 @@ class Skip(NamedTuple):
     """Number after the last one."""
 
 
-def next_number(number: int, epoch: int, skips: Iterable[Skip]) -> int:
+def next_number(number: int, epoch: int, skips: tuple[Skip, ...]) -> int:
     """The number of the batch that comes when ``number`` is next in the sampler's order."""
+    if not skips:
+        return number
     for skip in sorted(skips):
         if skip.epoch == epoch and skip.first <= number < skip.end:
             number = skip.end
@@ -82,6 +84,10 @@ class Course:
 
     def forget_before(self, number: int) -> None:
         """Drops the sums that nobody asks for any more."""
+        if not self.skips:
+            # The one before was the only one left: this comes with each batch.
+            self.sums.pop(number - 1, None)
+            return
         for key in [key for key in self.sums if key < number]:
             del self.sums[key]
 

@@ -73,7 +73,13 @@ class Positions:
 
     def note_step(self, step: int) -> None:
         """A training step has ended."""
-        self._steps.append((step, tuple(_place(track) for _, track in self._tracked())))
+        # Nothing but this is done in each step.
+        places = [
+            Place(track.epoch, track.num_handed)
+            for reference in self._loaders
+            if (loader := reference()) is not None and (track := track_of(loader)) is not None
+        ]
+        self._steps.append((step, tuple(places)))
 
     def set_chaining(self, *, chains_epochs: bool) -> None:
         """Whether loops go on by themselves when taken back over the end of an epoch."""

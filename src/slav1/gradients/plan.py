@@ -11,16 +11,21 @@ from torch.optim import LBFGS, Optimizer
 
 from slav1.gradients.readings import norm_dtype
 
-BUDGET_US = {"cpu": 30.0, "cuda": 10.0}
+BUDGET_US = {"cpu": 15.0, "cuda": 10.0}
 """What reading norms may cost by kind of device, in microseconds a step there."""
 
+# A processor's step takes 2 us a thousand elements and more, of which this is half a percent.
+_ADDED_BUDGET_US = 1e-5
 # What a norm was measured to cost on a processor: a call, a tensor, an element.
 _CALL_US, _TENSOR_US, _ELEMENT_US = 10.0, 2.0, 1 / 2000
+# Up to so many elements it costs less to copy them together than to call for each tensor.
+_GATHERED_ELEMENTS = 1 << 18
 # The same on a device: all launches together, and bytes that it reads in a microsecond.
 _LAUNCHES_US, _BYTES_A_US = 20.0, 3e6
-# Gradients that are looked at for NaN in a step in which not all are, and their size. On a
-# device two launches read dozens of them.
-_NUM_PROBES = {"cpu": 4, "cuda": 32}
+# Gradients that are looked at for NaN in turn while not all are, how many of them in one step,
+# and their size. On a device two launches read dozens of them.
+_NUM_PROBES = {"cpu": 16, "cuda": 32}
+_PROBES_A_STEP = {"cpu": 2, "cuda": 32}
 _PROBE_ELEMENTS = 4096
 # Gradients of which zeros are counted, and how many elements of all.
 _NUM_COUNTED = {"cpu": 8, "cuda": 32}
@@ -34,19 +39,21 @@ class Plan(NamedTuple):
     optimizer: "ref[Any]"
     parameters: list[Tensor]
     """Those that are trained."""
-    num_given: int
-    """Parameters that the optimizer has, with or without gradients."""
+    num_groups: int
+    """Groups of parameters that the optimizer has."""
     is_on_host: bool
     every: int
     """Steps between two readings of the norm; 1 for each step."""
-    probes: list[Tensor]
-    """Parameters whose gradients are looked at in every step."""
+    probes: list[list[Tensor]]
+    """Parameters whose gradients are looked at, step by step in turn."""
     counted: list[Tensor]
     """Parameters of whose gradients the zeros are counted."""
     part_elements: int
     """Most elements of each in which they are."""
     dtype: torch.dtype | None
     """In which type norms are computed; None for that of the gradients."""
+    is_gathered: bool
+    """Whether gradients are copied together before they are read."""
     is_fused: bool
     """Whether the update itself can be told on the device to do nothing."""
 
@@ -79,17 +86,18 @@ def plan_for(optimizer: Any, *, norm_every: int) -> Plan | str:
         return f"they lie on {', '.join(sorted(map(str, devices)))}"
     kind = next(iter(devices)).type if devices else "cpu"
     counted = _spread(parameters, _NUM_COUNTED[kind])
-    every = norm_every or math.ceil(_cost_us(parameters, kind) / BUDGET_US[kind])
+    is_small = sum(parameter.numel() for parameter in parameters) <= _GATHERED_ELEMENTS
     return Plan(
         optimizer=ref(optimizer),
         parameters=parameters,
-        num_given=num_given(optimizer),
+        num_groups=len(optimizer.param_groups),
         is_on_host=kind == "cpu",
-        every=every,
-        probes=_probes(parameters, _NUM_PROBES[kind]),
+        every=norm_every or _steps_between_norms(parameters, kind),
+        probes=_probes(parameters, _NUM_PROBES[kind], _PROBES_A_STEP[kind]),
         counted=counted,
         part_elements=_COUNTED_ELEMENTS[kind] // max(1, len(counted)),
         dtype=norm_dtype(parameters),
+        is_gathered=kind == "cpu" and is_small,
         is_fused=all(group.get("fused") for group in optimizer.param_groups),
     )
 
@@ -105,26 +113,33 @@ def gradients_here(parameters: Sequence[Tensor]) -> list[Tensor]:
     return [one.to_local() if hasattr(one, "to_local") else one for one in held]
 
 
-def num_given(optimizer: Any) -> int:
-    """Parameters that an optimizer has now."""
-    return sum([len(group["params"]) for group in optimizer.param_groups])
-
-
-def _cost_us(parameters: Sequence[Tensor], kind: str) -> float:
-    """What one norm is reckoned to cost."""
+def _steps_between_norms(parameters: list[Tensor], kind: str) -> int:
+    """So many that norms cost what they may."""
+    num_elements = sum(parameter.numel() for parameter in parameters)
     if kind != "cpu":
         num_bytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
-        return _LAUNCHES_US + num_bytes / _BYTES_A_US
-    num_elements = sum(parameter.numel() for parameter in parameters)
-    return _CALL_US + _TENSOR_US * len(parameters) + _ELEMENT_US * num_elements
+        return math.ceil((_LAUNCHES_US + num_bytes / _BYTES_A_US) / BUDGET_US[kind])
+    cost_us = _CALL_US + _TENSOR_US * len(parameters) + _ELEMENT_US * num_elements
+    return math.ceil(cost_us / (BUDGET_US[kind] + _ADDED_BUDGET_US * num_elements))
 
 
-def _probes(parameters: list[Tensor], num: int) -> list[Tensor]:
-    """A few small ones, spread over the model, its two ends among them."""
+def _probes(parameters: list[Tensor], num: int, num_a_step: int) -> list[list[Tensor]]:
+    """Small ones, spread over the model, for each of several steps; the first is in each.
+
+    It is the last that a backward comes to: what goes wrong on the way mostly arrives there.
+    """
     small = [one for one in parameters if one.numel() <= _PROBE_ELEMENTS]
     if not small:
-        return sorted(parameters, key=lambda one: one.numel())[:2]
-    return _spread(small, num)
+        return [sorted(parameters, key=lambda one: one.numel())[:2]]
+    chosen = _spread(small, num)
+    if len(chosen) <= num_a_step:
+        return [chosen]
+    # From the other end on, since that is where a loss begins.
+    return [[chosen[0], *more] for more in _parts(chosen[:0:-1], num_a_step - 1)]
+
+
+def _parts(parameters: list[Tensor], num: int) -> list[list[Tensor]]:
+    return [parameters[i : i + num] for i in range(0, len(parameters), num)]
 
 
 def _spread(parameters: list[Tensor], num: int) -> list[Tensor]:

@@ -24,28 +24,39 @@ def norm_dtype(parameters: Sequence[Tensor]) -> torch.dtype | None:
     return torch.float32 if kinds & _HALVES else None
 
 
-def total_norm(gradients: list[Tensor], dtype: torch.dtype | None) -> Tensor:
+def total_norm(
+    gradients: list[Tensor], dtype: torch.dtype | None, *, is_gathered: bool = False
+) -> Tensor:
     """The L2 norm of all gradients together.
 
     Args:
         gradients: At least one; dense, floating point, on one device.
         dtype: See :func:`norm_dtype`: the range of half precision is easily left by a norm.
+        is_gathered: Whether they are copied together first.
 
     Returns:
         Shape ``()``, on their device.
     """
+    if is_gathered:
+        whole: Tensor = torch.linalg.vector_norm(_gathered(gradients), dtype=dtype)
+        return whole
     # torch's own clipping uses it too; there is no public function that takes a list.
     norms = torch._foreach_norm(gradients, 2.0, dtype)  # noqa: SLF001 - see above
     norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return norm
 
 
-def zero_share(gradients: Sequence[Tensor]) -> Tensor:
+def zero_share(gradients: Sequence[Tensor], *, is_gathered: bool = False) -> Tensor:
     """Share of the elements that are exactly 0, from 0 to 1; shape ``()``, float32.
 
     Args:
         gradients: At least one; dense, on one device.
+        is_gathered: Whether they are copied together first.
     """
+    if is_gathered:
+        # The copy is ours; counting takes longer.
+        flags = _gathered(gradients).ne_(0)
+        return 1.0 - flags.sum(dtype=torch.float32) / max(1, flags.numel())
     num_elements = sum(gradient.numel() for gradient in gradients)
     if gradients[0].device.type == "cpu":
         counts = [torch.count_nonzero(gradient) for gradient in gradients]
@@ -54,6 +65,16 @@ def zero_share(gradients: Sequence[Tensor]) -> Tensor:
         signs = torch._foreach_sign(list(gradients))  # noqa: SLF001 - as for norms
         counts = list(torch._foreach_norm(signs, 1.0, norm_dtype(signs)))  # noqa: SLF001 - same
     return 1.0 - torch.stack(counts).sum().to(torch.float32) / max(1, num_elements)
+
+
+def _gathered(gradients: Sequence[Tensor]) -> Tensor:
+    """A copy of all, shape ``(elements,)``."""
+    if len(gradients) == 1:
+        # Of one alone the other way makes a view.
+        return gradients[0].reshape(-1).clone()
+    # As DDP fills its buckets; what is public does the same in a loop of Python's.
+    together: Tensor = torch._utils._flatten_dense_tensors(gradients)  # noqa: SLF001 - see above
+    return together
 
 
 def part_of(gradient: Tensor, num_elements: int) -> Tensor:

@@ -22,7 +22,9 @@ class Reflex:
         """Starts without having touched anything."""
         self._told: list[Any] = []
 
-    def leave_out(self, plan: Plan, gradients: list[Tensor], norm: Any) -> Tensor | bool:
+    def leave_out(
+        self, plan: Plan, gradients: list[Tensor], norm: Any, step: int
+    ) -> Tensor | bool:
         """Leaves the update out that comes next, if it has to be.
 
         On processors the gradients are taken away, so that no state of the optimizer changes.
@@ -33,6 +35,7 @@ class Reflex:
             plan: What is looked at.
             gradients: All of them; needed on a device only, and only if the update is not fused.
             norm: Theirs; None if not all were read: then a few small ones are looked at.
+            step: Counts steps, so that it is others' turn in the next.
 
         Returns:
             Whether it is left out; on a device 1.0 or 0.0.
@@ -40,9 +43,9 @@ class Reflex:
         optimizer = plan.optimizer()
         assert optimizer is not None, "it is about to make a step"
         if plan.is_on_host:
-            norm = _probed(plan) if norm is None else norm
+            norm = _probed(plan, step) if norm is None else norm
             return not math.isfinite(norm) and _taken_away(optimizer)
-        is_bad = _seen(plan, norm)
+        is_bad = _seen(plan, norm, step)
         if is_bad is None:
             return False
         return self._on_device(optimizer, gradients, is_bad, is_fused=plan.is_fused)
@@ -83,20 +86,23 @@ class Reflex:
         self._told.clear()
 
 
-def _seen(plan: Plan, norm: Any) -> Tensor | None:
+def _seen(plan: Plan, norm: Any, step: int) -> Tensor | None:
     """1.0 or 0.0 on the device; None if there is nothing to look at."""
     if isinstance(norm, Tensor):
         return flag_unless_finite(norm)
-    probes = gradients_of(plan.probes) if norm is None else []
+    probes = _gradients_in_turn(plan, step) if norm is None else []
     return flag_unless_all_finite(probes) if probes else None
 
 
-def _probed(plan: Plan) -> float:
-    """Finite if the gradients that are looked at in every step are."""
-    probes = gradients_of(plan.probes)
-    # In the same type as all: a norm of healthy halves may leave their range.
-    norms = torch._foreach_norm(probes, 2.0, plan.dtype) if probes else ()  # noqa: SLF001 - as for all of them
-    return sum([one.item() for one in norms])
+def _gradients_in_turn(plan: Plan, step: int) -> list[Tensor]:
+    return gradients_of(plan.probes[step % len(plan.probes)])
+
+
+def _probed(plan: Plan, step: int) -> float:
+    """Finite if the gradients whose turn it is are."""
+    # In the same type as all: a sum of healthy halves may leave their range. One by one, since
+    # what takes a list has more to prepare than two of these.
+    return sum([one.sum(dtype=plan.dtype).item() for one in _gradients_in_turn(plan, step)])
 
 
 def _taken_away(optimizer: Any) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 from slav1.contract import Contract, Mode
 from slav1.contract.settings import GradientSettings
 from slav1.gradients.clipping import Shortener
-from slav1.gradients.plan import Plan, gradients_of, num_given, plan_for
+from slav1.gradients.plan import Plan, gradients_of, plan_for
 from slav1.gradients.readings import part_of, total_norm, zero_share
 from slav1.gradients.reflex import Reflex
 from slav1.gradients.restraint import DecayedRates, Restraint
@@ -206,7 +206,7 @@ class GradientWatch:
             plan = self._plans[number]
             if plan is None:
                 return None
-            is_as_planned = plan.num_given == num_given(optimizer)
+            is_as_planned = plan.num_groups == len(optimizer.param_groups)
             # Layers may be frozen or thawed; all ranks look at the same step.
             is_fresh = self._num_steps % PLAN_STEPS > 0
             if plan.optimizer() is optimizer and is_as_planned and is_fresh:
@@ -234,17 +234,19 @@ class GradientWatch:
         is_zeroed = has_reflex and not (plan.is_on_host or plan.is_fused)
         are_needed = is_read or is_clipping or is_zeroed
         gradients = gradients_of(plan.parameters) if are_needed else []
-        norm = total_norm(gradients, plan.dtype) if is_read and gradients else known_norm
+        norm = known_norm
+        if is_read and gradients:
+            norm = total_norm(gradients, plan.dtype, is_gathered=plan.is_gathered)
         share = None
         if settings.zero_share_every and step % settings.zero_share_every == 0:
             parts = [part_of(one, plan.part_elements) for one in gradients_of(plan.counted)]
-            share = zero_share(parts) if parts else None
+            share = zero_share(parts, is_gathered=plan.is_gathered) if parts else None
         norm, share = _on_host_if_cheap(norm), _on_host_if_cheap(share)
         if is_clipping and gradients:
             self._shortener.shorten(gradients, norm, max_norm)
         is_left_out: Tensor | bool = False
         if has_reflex:
-            is_left_out = self._reflex.leave_out(plan, gradients, norm)
+            is_left_out = self._reflex.leave_out(plan, gradients, norm, step)
             if is_left_out is True:
                 norm = math.nan if norm is None else norm
         return Readings(norm if settings.norm else None, share, is_left_out, is_scaled)

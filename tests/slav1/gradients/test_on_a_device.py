@@ -25,7 +25,7 @@ def step(parameters: list[Any], optimizer: Any, reflex: Reflex, *values: float) 
         parameter.grad = torch.full_like(parameter, value)
     plan = plan_of(optimizer)
     gradients = gradients_of(plan.parameters)
-    is_left_out = reflex.leave_out(plan, gradients, total_norm(gradients, plan.dtype))
+    is_left_out = reflex.leave_out(plan, gradients, total_norm(gradients, plan.dtype), 0)
     assert isinstance(is_left_out, torch.Tensor)
     optimizer.step()
     return is_left_out
@@ -102,7 +102,7 @@ def test_a_few_gradients_tell_if_not_all_are_read(bad: float) -> None:
         for parameter in parameters:
             parameter.grad = torch.full_like(parameter, 60000.0)
         parameters[1].grad = torch.tensor([1.0, value, 1.0], dtype=torch.float16)
-        told.append(reflex.leave_out(plan_of(optimizer), [], None))
+        told.append(reflex.leave_out(plan_of(optimizer), [], None, 0))
 
     assert [float(one) for one in told] == [0.0, 1.0]
     assert optimizer.found_inf is told[1]

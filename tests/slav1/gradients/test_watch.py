@@ -145,8 +145,8 @@ def test_leaves_alone_what_a_scaler_skips_or_the_user_wants(options: dict[str, b
 
 def test_a_large_model_is_looked_at_in_part() -> None:
     """
-    Of 100 parameters the norm is read in some steps only, in the same ones on every rank; in
-    each step a NaN in the first and the last of them is seen all the same.
+    Of 100 parameters the norm is read in some steps only, in the same ones on every rank; a NaN
+    in all of them is seen in any step.
     """
     sizes = [64] * 100
     one, other = (Toy(*sizes, optimizer=lambda p: torch.optim.SGD(p, lr=0.0)) for _ in range(2))
@@ -157,6 +157,48 @@ def test_a_large_model_is_looked_at_in_part() -> None:
     assert one.step(math.nan).is_left_out is True
     each = Toy(*sizes, norm_every=1)
     assert all(each.step().norm is not None for _ in range(3))
+
+
+def test_what_is_wrong_in_one_small_gradient_is_seen_when_its_turn_comes() -> None:
+    """
+    A NaN in the first of 100 gradients leaves each update out; one that is in some other of those
+    that are looked at does within 15 steps, and is not seen in each.
+    """
+    toy = Toy(*[64] * 100, optimizer=lambda p: torch.optim.SGD(p, lr=0.0))
+
+    def left_out_with(place: int) -> list[Any]:
+        seen = []
+        for _ in range(15):
+            for parameter in toy.parameters:
+                parameter.grad = torch.ones(64)
+            toy.parameters[place].grad[7] = math.nan
+            toy.watch.before_update(toy.optimizer, are_whole=True)
+            seen.append(toy.watch.take().is_left_out)
+        return seen
+
+    assert all(left_out_with(0))
+    assert any(left_out_with(99)) and not all(left_out_with(99))
+    assert any(left_out_with(round(7 * 99 / 15)))
+
+
+@pytest.mark.parametrize("sizes", [(5000,), (3, 40, 7), (300_000,), (200_000, 200_000, 3)])
+def test_reading_changes_no_gradient(sizes: tuple[int, ...]) -> None:
+    """
+    One gradient or several, copied together for reading or not: norm and share of zeros are
+    theirs, and they stay bit for bit what they were.
+    """
+    toy = Toy(*sizes, norm_every=1, optimizer=lambda p: torch.optim.SGD(p, lr=0.0))
+    for parameter in toy.parameters:
+        parameter.grad = torch.randn(parameter.shape).clamp_(min=0)
+    before = [parameter.grad.clone() for parameter in toy.parameters]
+    together = torch.cat(before)
+
+    toy.watch.before_update(toy.optimizer, are_whole=True)
+    read = toy.watch.take()
+
+    assert read.norm == pytest.approx(together.norm().item(), rel=1e-5)
+    assert read.zero_share == pytest.approx((together == 0).float().mean().item(), abs=0.01)
+    assert all(map(torch.equal, before, [parameter.grad for parameter in toy.parameters]))
 
 
 def test_large_halves_are_finite() -> None:
