@@ -6,9 +6,9 @@ from typing import Any
 import torch.distributed as dist
 from lightning.pytorch import Trainer
 
-from sla_lightning import _compat, _compat_position, random_state
+from sla_lightning import _compat, _compat_position
 from slav1.checkpoint import Peers
-from slav1.seeds import digests
+from slav1.seeds import digests, put_back, take
 
 MAX_RANKS_BY_SIDE = 64
 """Most ranks whose random states travel by the side channel, which brings all of them to each;
@@ -38,7 +38,7 @@ class Position:
         self._peers = peers
         self._limit_s = limit_s
         self._tell = tell
-        self._epoch: dict[str, Any] = random_state.take()
+        self._epoch: dict[str, Any] = take()
         self._pending: dict[str, Any] | None = None
         self._rest: Callable[[], None] | None = None
         _compat.before_iterating(trainer, self._begin_epoch)
@@ -60,7 +60,7 @@ class Position:
         Raises:
             PeersMissingError: If a rank does not come; nothing was sent then.
         """
-        mine = {"now": random_state.take(), "epoch": self._epoch}
+        mine = {"now": take(), "epoch": self._epoch}
         if self._peers.world_size == 1:
             return {"ranks": [mine]}
         # Who saves on some ranks only is told so here, and not left in a collective for ever.
@@ -85,9 +85,7 @@ class Position:
         if mine is None:
             self._rest = _compat_position.position_data(self._trainer, lambda: None)
             return
-        self._rest = _compat_position.position_data(
-            self._trainer, lambda: random_state.put_back(mine["epoch"])
-        )
+        self._rest = _compat_position.position_data(self._trainer, lambda: put_back(mine["epoch"]))
         # Hooks at the start of training may still draw random numbers.
         self._epoch, self._pending = mine["epoch"], mine["now"]
 
@@ -108,7 +106,7 @@ class Position:
 
     def _check(self, wanted: dict[str, Any]) -> None:
         """Looks whether the generators go on where the checkpoint left them."""
-        now, saved = digests(random_state.take()), digests(wanted)
+        now, saved = digests(take()), digests(wanted)
         lost = [name for name in saved if now.get(name) != saved[name]]
         if lost:
             self._peers.record(
@@ -121,11 +119,11 @@ class Position:
             )
 
     def _begin_epoch(self) -> None:
-        self._epoch = random_state.take()
+        self._epoch = take()
 
     def _go_on(self) -> None:
         if self._pending is not None:
-            random_state.put_back(self._pending)
+            put_back(self._pending)
             self._check(self._pending)
             self._pending = None
         rest, self._rest = self._rest, None

@@ -15,7 +15,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from sla_lightning import SLACallback, random_state
+from sla_lightning import SLACallback
+from slav1.seeds import put_back, take
 
 pytestmark = [
     pytest.mark.ranks,
@@ -125,12 +126,12 @@ def test_random_states_survive_a_checkpoint(tmp_path: Path) -> None:
 
     random.gauss(0, 1)
     np.random.randn()
-    torch.save(random_state.take(), tmp_path / "state")
+    torch.save(take(), tmp_path / "state")
     first = draw()
     draw()
 
-    random_state.put_back(torch.load(tmp_path / "state", weights_only=True))
+    put_back(torch.load(tmp_path / "state", weights_only=True))
 
     assert draw() == first
     with pytest.raises(ValueError, match="version 7"):
-        random_state.put_back({"version": 7})
+        put_back({"version": 7})
