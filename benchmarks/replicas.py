@@ -13,7 +13,6 @@ import argparse
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from statistics import median
 from types import SimpleNamespace
@@ -333,17 +332,13 @@ def cost_on_gpu(gigabytes: float, rounds: int) -> None:
     print(" share of K = 50 steps of 18 ms |")
     print("| --- | --: | --: | --: | --: | --: |")
     size = int((gigabytes * 1e9 / 4 / 60) ** 0.5) // 64 * 64
-    cases: dict[str, Callable[[], list[torch.Tensor]]] = {
-        "900 tensors of 3 KB": lambda: [torch.randn(768, device="cuda") for _ in range(900)],
-        f"60 tensors, {gigabytes:g} GB, fp32": lambda: [
-            torch.randn(size, size, device="cuda") for _ in range(60)
-        ],
-        f"120 tensors, {gigabytes:g} GB, bf16": lambda: [
-            torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(120)
-        ],
+    cases: dict[str, tuple[int, tuple[int, ...], torch.dtype]] = {
+        "900 tensors of 3 KB": (900, (768,), torch.float32),
+        f"60 tensors, {gigabytes:g} GB, fp32": (60, (size, size), torch.float32),
+        f"120 tensors, {gigabytes:g} GB, bf16": (120, (size, size), torch.bfloat16),
     }
-    for name, make in cases.items():
-        tensors = make()
+    for name, (num, shape, kind) in cases.items():
+        tensors = [torch.randn(shape, device="cuda", dtype=kind) for _ in range(num)]
         said: list[Any] = []
         watch = watch_of(tensors, said)
         watch.look(0)
