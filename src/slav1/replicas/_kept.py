@@ -21,9 +21,13 @@ class Kept(NamedTuple):
     """Generators, buffers, and what modules keep in attributes of their own."""
 
     python: Any
+    """State of Python's generator."""
     numpy: Any
+    """The same of numpy's global one; None where numpy is not loaded."""
     cpu: Tensor
+    """The same of torch's on the processor."""
     device: Tensor | None
+    """The same of the current GPU's; None if no parameter lies on one."""
     tensors: list[tuple[Tensor, Tensor]]
     """Buffers and other tensors of the modules, and their values."""
     attributes: list[tuple[dict[str, Any], dict[str, Any]]]

@@ -7,7 +7,7 @@ import math
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 import xxhash
@@ -77,7 +77,7 @@ class ReplicaWatch:
         self._is_certain = True
         self._has_told = False
         self._is_beginning = True
-        self._late: deque[tuple[_Set, int, list[int], Tensor, Any]] = deque()
+        self._late: deque[_Late] = deque()
         self._beside = Beside()
         self._waits_for_backward = True
         self.waiting: list[tuple[_Set, int, list[int]]] = []
@@ -216,16 +216,16 @@ class ReplicaWatch:
             copy.copy_(sums, non_blocking=True)
             arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
             arrival.record()
-            self._late.append((each, step, slots, copy, arrival))
+            self._late.append(_Late(each, step, slots, copy, arrival))
             if len(self._late) > _MAX_LATE:
                 self._late.popleft()
             return
         self._send(each, step, slots, sums)
 
     def _send_arrived(self) -> None:
-        while self._late and self._late[0][4].query():
-            each, step, slots, copy, _ = self._late.popleft()
-            self._send(each, step, slots, copy)
+        while self._late and self._late[0].arrival.query():
+            late = self._late.popleft()
+            self._send(late.each, late.step, late.slots, late.sums)
 
     def _send(self, each: "_Set", step: int, slots: list[int], sums: Tensor) -> None:
         values = each.digests(slots, sums.tolist())
@@ -238,6 +238,21 @@ class ReplicaWatch:
         if self._is_beginning:
             return step + self._every
         return min((each.next_step(step) for each in self._sets), default=math.inf)
+
+
+class _Late(NamedTuple):
+    """Digests that are on their way from a device."""
+
+    each: "_Set"
+    """What they are of."""
+    step: int
+    """Step after whose update they were made."""
+    slots: list[int]
+    """Shares that were looked at."""
+    sums: Tensor
+    """What digests are made of, in pinned memory."""
+    arrival: Any
+    """Event that is over once they are there."""
 
 
 class _Set:
