@@ -93,11 +93,8 @@ class Coordinator:
         self._is_orderly = True
         self.is_finished = False
         """Whether every node is done and the verdict is written."""
-        journal.note(
-            "start",
-            f"Watching {world_size} rank(s) on {num_nodes} node(s) by contract "
-            f"{contract.level_name}. {origin}".strip(),
-            evidence={"world_size": world_size, "num_nodes": num_nodes},
+        notices.started(
+            journal, contract.level_name, world_size=world_size, num_nodes=num_nodes, origin=origin
         )
 
     def on_message(self, node: int, message: messages.FromNode, now_s: float) -> None:

@@ -9,6 +9,24 @@ from slav1.coordinator.recovery import Recovered
 from slav1.verdict import RECOVERY_RULE
 
 
+def started(journal: Journal, level: str, *, world_size: int, num_nodes: int, origin: str) -> None:
+    """A start of the run begins to be watched.
+
+    Args:
+        journal: Where it is written.
+        level: Level of the contract.
+        world_size: Ranks of the job.
+        num_nodes: Nodes of the job.
+        origin: Where the contract comes from, in sentences; empty if from code.
+    """
+    whom = f"{world_size} rank(s) on {num_nodes} node(s)"
+    journal.note(
+        "start",
+        f"Watching {whom} by contract {level}. {origin}".strip(),
+        evidence={"world_size": world_size, "num_nodes": num_nodes},
+    )
+
+
 def uneven_batches(journal: Journal, num_batches: Mapping[int, int]) -> None:
     """The ranks' data loaders differ in length.
 
