@@ -34,8 +34,8 @@ class SLAAccelerator(JoiningAccelerator):
     step last (``hang.limit_s``), belongs into :meth:`sla_phase`.
 
     All objects of this class in one process share one run, as they share Accelerate's
-    own state. DDP and one process are supported; with sharded models steps, losses and
-    stops work too, but waiting for other ranks is not told from own work.
+    own state. One process, DDP, FSDP and DeepSpeed are supported; where models are sharded
+    waiting for other ranks can't be told from own work, so nobody is called slow there.
 
     Example:
         >>> accelerator = SLAAccelerator(contract="L1", cpu=True)
@@ -263,6 +263,8 @@ class SLAAccelerator(JoiningAccelerator):
 
         Raises:
             CheckpointError: On all ranks, if it is damaged or can't be loaded.
+            ValueError: If there is no such folder, or none is named without automatic naming.
+            FileNotFoundError: If none is named and there is none.
         """
         if input_dir is None and not self.project_configuration.automatic_checkpoint_naming:
             raise ValueError("No input_dir provided and automatic checkpoint naming is disabled.")

@@ -49,9 +49,10 @@ class SLATrainerCallback(TrainerCallback):
 
         Args:
             contract: ``L1``, ``L2``, ``L3``, the path of a contract file, or a
-                ``Contract``. Default: ``SLA_CONTRACT``, else ``L1``.
+                ``Contract``. Default: ``SLA_CONTRACT``, else the block ``sla`` of Accelerate's
+                own file, else ``L1``.
             run_dir: Folder in which each run gets a folder of its own. Default:
-                ``SLA_RUN_DIR``, else ``sla_runs``.
+                ``SLA_RUN_DIR``, else that of the block, else ``sla_runs``.
             on_stop: What a stop does once ``train`` has ended in good order: ``flag`` lets it
                 return and sets :attr:`stopped_at`; ``raise`` raises
                 :class:`~sla_accelerate.TrainingStoppedError`.

@@ -94,7 +94,7 @@ def find_document(
     if not usual.is_file():
         return None
     if not os.access(usual, os.R_OK):
-        return Document("", note=f"Accelerate's default file {usual} must not be read by us.")
+        return Document("", note=f"Accelerate's default file {usual} can't be read by this user.")
     return read_document(usual, "Accelerate's default file")
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sla_accelerate._batches import position as _position
-from sla_accelerate._batches.order import Skip
 from sla_accelerate._saved import side_file
 from sla_accelerate._trainer import compat
 from sla_accelerate._trainer.count import Begin, begin_of
@@ -37,12 +36,6 @@ class Loaded(NamedTuple):
 
     position: dict[str, Any] | None
     """Where this rank was in its data; None if that can't be used."""
-
-    skips: tuple[Skip, ...] = ()
-    """Batches that are left out beside those that the checkpoint names."""
-
-    is_rollback: bool = False
-    """Whether it is gone back to in the running process."""
 
     @property
     def begin(self) -> Begin | None:
