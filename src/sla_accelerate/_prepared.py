@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from sla_accelerate._updates import Updates
 from slav1.replicas import Found, find_copies
-from slav1.torch_signals import OwnWorkEnd
+from slav1.torch_own_work import OwnWorkEnd
 
 
 class Prepared:

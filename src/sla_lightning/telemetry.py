@@ -19,7 +19,8 @@ from slav1.replicas import Found, ReplicaWatch, StepReplay, find_copies
 from slav1.session import Session
 from slav1.testing import Faults
 from slav1.torch_memory import DeviceMemory
-from slav1.torch_signals import WARMUP_STEPS, LossReader, OwnWorkEnd, non_finite_flags
+from slav1.torch_own_work import OwnWorkEnd
+from slav1.torch_signals import WARMUP_STEPS, LossReader, non_finite_flags
 
 _DATA, _FORWARD, _OPTIMIZER = int(Phase.DATA), int(Phase.FORWARD), int(Phase.OPTIMIZER)
 _BACKWARD, _BETWEEN, _EVALUATION = (

@@ -15,7 +15,7 @@ LINES = [
     {"slav1.sample", "slav1.breach"},
     {"slav1.detectors", "slav1.ledger", "slav1.recorder", "slav1.startup", "slav1.testing"},
     {"slav1.contract", "slav1.guard", "slav1.replay", "slav1.saves", "slav1.torch_signals"},
-    {"slav1.torch_memory"},
+    {"slav1.torch_memory", "slav1.torch_own_work"},
     {"slav1.demo", "slav1.policy", "slav1.verdict", "slav1.checkpoint", "slav1.gradients", "slav1"},
     {"slav1.coordinator", "slav1.session.messages", "slav1.session.run_folder", "slav1.seeds"},
     {"slav1.monitor", "slav1.metrics", "slav1.replicas"},
