@@ -258,6 +258,25 @@ def test_rotation_never_leaves_less_than_a_good_checkpoint(make, monkeypatch):
 
 
 @pytest.mark.thorough
+def test_a_checkpoint_that_cannot_be_removed_is_told_once(make, tmp_path):
+    """
+    Rotation goes on beside a checkpoint that it can't remove, as a link, and the ledger names it.
+    """
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    link = tmp_path / "job" / "checkpoint-1"
+    link.parent.mkdir()
+    link.symlink_to(elsewhere, target_is_directory=True)
+
+    made = make(contract=WATCHED, save_total_limit=2)
+    made.train()
+
+    assert notes(made).count(f"{link} could not be removed") == 1
+    assert link.is_symlink()
+    assert elsewhere.is_dir()
+    assert checkpoints(made) == [1, 16, 20]
+
+
 def test_the_best_checkpoint_stays_and_is_verified_before_it_is_loaded(make):
     """
     ``load_best_model_at_end`` keeps its checkpoint through the rotation, finds it under its own

@@ -54,6 +54,7 @@ class Saves:
         self._settings = watch.session.contract.checkpoint
         self._write: Callable[[], Any] = lambda: None
         self._path = Path()
+        self._staying: set[Path] = set()
         self.saver: Saver = make_saver(self._write_host)
         """Writes the state into a folder."""
 
@@ -112,9 +113,18 @@ class Saves:
             if len(found) <= num_wanted:
                 return
             if self._shelf.may_remove(path):
-                shutil.rmtree(path, ignore_errors=True)
-                self._shelf.removed(path)
+                self._remove(path)
                 found.remove(path)
+
+    def _remove(self, path: Path) -> None:
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            # Too much left behind harms nobody, and once is enough to say so.
+            if path not in self._staying:
+                self._staying.add(path)
+                self._watch.session.note(f"{path} could not be removed: {error}.")
+        self._shelf.removed(path)
 
     def _prove(self, path: Path, write: Callable[[], Any]) -> bool:
         """Collective. Whether it became a checkpoint."""
