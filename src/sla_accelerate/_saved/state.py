@@ -1,6 +1,7 @@
 """What of an accelerator's state goes into a checkpoint, and how it can be told from another."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from accelerate.utils import DistributedType  # type: ignore[import-untyped]
@@ -124,12 +125,16 @@ class HeldState:
     def _in_files(self) -> Iterator[tuple[str, Tensor]]:
         """The tensors by the names that the host's files have for them."""
         for model in self._models:
-            state = _module(model).state_dict()
-            places = [tensor.data_ptr() for tensor in state.values() if tensor.numel()]
-            # Of tensors that share their memory only one is written, under any of its names.
-            yield from ((k, v) for k, v in state.items() if places.count(v.data_ptr()) <= 1)
+            yield from with_memory_of_their_own(_module(model).state_dict()).items()
         if len(self._optimizers) == 1:
             yield from name_tensors(self._optimizers[0].state_dict()).items()
+
+
+def with_memory_of_their_own(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those that share their memory with no other: of these only one is written, under any of
+    their names."""
+    places = Counter(tensor.data_ptr() for tensor in tensors.values() if tensor.numel())
+    return {name: tensor for name, tensor in tensors.items() if places[tensor.data_ptr()] <= 1}
 
 
 def _held_here(parameter: Any) -> Tensor:

@@ -20,6 +20,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from sla_accelerate import _runs
 from sla_accelerate._compat import is_watched, track_of, watch_fetches
+from sla_accelerate._saved.state import with_memory_of_their_own
 
 STATE: str = trainer.TRAINER_STATE_NAME
 """The file in a checkpoint that holds the trainer's own counters."""
@@ -239,7 +240,4 @@ def saved_tensors(host: Any) -> dict[str, Any]:
         from peft import get_peft_model_state_dict
 
         return dict(get_peft_model_state_dict(model))
-    state = model.state_dict()
-    places = [tensor.data_ptr() for tensor in state.values() if tensor.numel()]
-    # Of tensors that share their memory only one is written, under any of its names.
-    return {k: v for k, v in state.items() if places.count(v.data_ptr()) <= 1}
+    return with_memory_of_their_own(model.state_dict())
