@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from slav1.gradients.plan import Plan, gradients_here, gradients_of
@@ -22,9 +21,7 @@ class Reflex:
         """Starts without having touched anything."""
         self._told: list[Any] = []
 
-    def leave_out(
-        self, plan: Plan, gradients: list[Tensor], norm: Any, step: int
-    ) -> Tensor | bool:
+    def leave_out(self, plan: Plan, gradients: list[Tensor], norm: Any, step: int) -> Tensor | bool:
         """Leaves the update out that comes next, if it has to be.
 
         On processors the gradients are taken away, so that no state of the optimizer changes.
