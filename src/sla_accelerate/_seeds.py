@@ -119,6 +119,10 @@ class LoopSeeds:
         """A pass over a loader to train with begins."""
         self._seeds.watch([loader], epoch)
 
+    def bind(self, loader: Any) -> None:
+        """A pass over another loader begins."""
+        self._seeds.bind([loader])
+
     @property
     def tell_probe(self) -> Callable[..., None] | None:
         """Told what the first micro-batch, run again, has shown; None if nobody asks."""

@@ -102,8 +102,12 @@ class LoopWatch:
 
     def begin_pass(self, loader: Any, epoch: int) -> None:
         """A pass begins; nothing is drawn yet. Takes the loader underneath."""
-        if self.seeds is not None and self.is_training_fetch:
+        if self.seeds is None:
+            return
+        if self.is_training_fetch:
             self.seeds.begin_pass(loader, epoch)
+        else:
+            self.seeds.bind(loader)
 
     def tell_workers(self) -> None:
         """Tells what random numbers the loaders' workers have begun with."""

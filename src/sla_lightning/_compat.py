@@ -199,6 +199,12 @@ def train_loaders(trainer: Trainer) -> list[Any]:
     return [] if combined is None else list(combined.flattened)
 
 
+def evaluation_loaders(trainer: Trainer) -> list[Any]:
+    """The loaders of the validation; none before they are made."""
+    combined = getattr(trainer.fit_loop.epoch_loop.val_loop, "_combined_loader", None)
+    return [] if combined is None else list(combined.flattened)
+
+
 def ranks_of_one_model(trainer: Trainer) -> tuple[tuple[int, ...], ...]:
     """Ranks that hold parts of the same tensors, and so have to draw the same numbers."""
     num = getattr(trainer.strategy, "_tensor_parallel_size", 1)

@@ -101,6 +101,10 @@ class FitSeeds:
             self._seeds.check_samplers(loaders, epoch=epoch, step=step)
         self._seeds.watch(loaders, epoch)
 
+    def bind_evaluation(self) -> None:
+        """The loaders of the validation are made, and not iterated yet in this training."""
+        self._seeds.bind(_compat.evaluation_loaders(self._trainer))
+
     @property
     def tell_probe(self) -> Callable[..., None] | None:
         """Told what the first micro-batch, run again, has shown; None if nobody asks."""

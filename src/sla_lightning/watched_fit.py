@@ -167,6 +167,8 @@ class WatchedFit:
         """
         self.guard.trusted = None
         self._compare_seeds()
+        assert self.seeds is not None
+        self.seeds.bind_evaluation()
         if not self.guard.has_begun:
             self.guard.has_begun = True
             self.session.compare(num_batches=num_batches)

@@ -187,10 +187,15 @@ class Seeds:
     def watch(self, loaders: Iterable[Any], epoch: int) -> None:
         """Before the data of a pass is iterated: looks after its worker processes."""
         if self.is_off:
+            self.bind(loaders)
             return
         is_left = self.choice is None or self._peers.world_size == 1
         seed = None if self.choice is None or is_left else self.choice.seed + self.offset
         self._workers.watch(loaders, epoch, seed=seed)
+
+    def bind(self, loaders: Iterable[Any]) -> None:
+        """Before other data is iterated: lets its worker processes end with this one."""
+        self._workers.bind(loaders)
 
     def check_samplers(self, loaders: Iterable[Any], *, epoch: int, step: int) -> None:
         """Looks whether samplers were told of the epoch that begins; to be called after the host

@@ -8,7 +8,13 @@ from typing import Any
 from weakref import ref
 
 from slav1.recorder.block import anonymous_file
-from slav1.seeds.workers import begin_pass, has_workers, release_workers, watch_workers
+from slav1.seeds.workers import (
+    begin_pass,
+    bind_workers,
+    has_workers,
+    release_workers,
+    watch_workers,
+)
 
 MAX_EPOCHS = 3
 """Passes of which the workers' numbers are told."""
@@ -39,9 +45,18 @@ class WorkerWatch:
             self._first_epoch = epoch if self._first_epoch is None else self._first_epoch
             watch_workers(loader, report=self._report(), number=number, seed=seed)
             begin_pass(loader, epoch, is_told=epoch < self._first_epoch + MAX_EPOCHS)
-            alive = [one for one in self._loaders if one() is not None]
-            is_known = any(one() is loader for one in alive)
-            self._loaders = alive if is_known else [*alive, ref(loader)]
+            self._keep(loader)
+
+    def bind(self, loaders: Iterable[Any]) -> None:
+        """Other data is about to be iterated: its workers only end with this process.
+
+        Args:
+            loaders: As for :meth:`watch`.
+        """
+        for loader in loaders:
+            if has_workers(loader):
+                bind_workers(loader)
+                self._keep(loader)
 
     def news(self) -> list[dict[str, Any]]:
         """What workers of the first passes have said since the last time; waits for nobody."""
@@ -61,6 +76,11 @@ class WorkerWatch:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+    def _keep(self, loader: Any) -> None:
+        alive = [one for one in self._loaders if one() is not None]
+        is_known = any(one() is loader for one in alive)
+        self._loaders = alive if is_known else [*alive, ref(loader)]
 
     def _report(self) -> Path:
         """A file in memory that workers find by this process, and that goes with it."""

@@ -1,4 +1,5 @@
-"""The random numbers of a loader's worker processes: told, and set where the contract says so."""
+"""The start of a loader's worker processes: their random numbers are told, and set where the
+contract says so, and they end with their trainer."""
 
 import hashlib
 import json
@@ -10,6 +11,7 @@ from typing import Any
 from torch.utils.data import DataLoader, get_worker_info
 
 from slav1.seeds.generators import digests, seed_all, take
+from slav1.seeds.worker_end import end_with
 
 
 class WorkerStart:
@@ -23,15 +25,15 @@ class WorkerStart:
         self,
         own: Callable[[int], Any] | None,
         *,
-        report: Path,
-        loader: int,
-        seed: int | None,
+        report: Path | None,
+        loader: int = 0,
+        seed: int | None = None,
     ) -> None:
-        """Stores what a worker needs.
+        """Stores what a worker of this process needs.
 
         Args:
             own: The user's function; None if there is none.
-            report: File that takes a line of each worker that starts.
+            report: File that takes a line of each worker that starts; None if nobody asks.
             loader: Number of the loader.
             seed: The rank's seed, from which each worker gets numbers of its own after the
                 user's function has run; None leaves them as they are.
@@ -40,6 +42,7 @@ class WorkerStart:
         self.report = report
         self.loader = loader
         self.seed = seed
+        self.trainer = os.getpid()
         self.epoch = 0
         """The pass that begins; to be set before its workers start."""
         self.is_told = True
@@ -47,16 +50,17 @@ class WorkerStart:
 
     def __call__(self, worker: int) -> None:
         """Runs in the worker, before anything is loaded."""
+        end_with(self.trainer)
         if self.own is not None:
             self.own(worker)
         if self.seed is not None:
             info = get_worker_info()
             drawn = 0 if info is None else info.seed
             seed_all(_mixed(self.seed, drawn, self.epoch, self.loader, worker))
-        if self.is_told:
-            self._tell(worker)
+        if self.is_told and self.report is not None:
+            self._tell(worker, self.report)
 
-    def _tell(self, worker: int) -> None:
+    def _tell(self, worker: int, report: Path) -> None:
         line = {
             "loader": self.loader,
             "worker": worker,
@@ -64,7 +68,7 @@ class WorkerStart:
             "digests": digests(take()),
         }
         try:
-            fd = os.open(self.report, os.O_WRONLY | os.O_APPEND)
+            fd = os.open(report, os.O_WRONLY | os.O_APPEND)
         except OSError:
             # The training is over, or the disk is gone: no reason to end a worker.
             return
@@ -86,11 +90,24 @@ def watch_workers(loader: Any, *, report: Path, number: int, seed: int | None) -
         number: Number of the loader.
         seed: See :class:`WorkerStart`.
     """
-    if not has_workers(loader) or isinstance(loader.worker_init_fn, WorkerStart):
+    if not has_workers(loader):
         return
-    loader.worker_init_fn = WorkerStart(
-        loader.worker_init_fn, report=report, loader=number, seed=seed
-    )
+    own = loader.worker_init_fn
+    if isinstance(own, WorkerStart):
+        if own.report is not None:
+            return
+        own = own.own
+    loader.worker_init_fn = WorkerStart(own, report=report, loader=number, seed=seed)
+
+
+def bind_workers(loader: Any) -> None:
+    """Lets a loader's workers end with this process; their random numbers are left alone.
+
+    Args:
+        loader: As for :func:`watch_workers`; one that is watched stays as it is.
+    """
+    if has_workers(loader) and not isinstance(loader.worker_init_fn, WorkerStart):
+        loader.worker_init_fn = WorkerStart(loader.worker_init_fn, report=None)
 
 
 def has_workers(loader: Any) -> bool:
