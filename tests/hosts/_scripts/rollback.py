@@ -61,7 +61,8 @@ class Watches(pl.Callback):
 def train(name: str, *, bad_step: int | None) -> tuple[Any, Watches, Any]:
     pl.seed_everything(3, verbose=False)
     rule = {"mode": "enforce", "action": "rollback", "reflex": False}
-    watch = toys.SLACallback(toys.contract(non_finite=rule, checkpoint={"every_steps": 4}))
+    clauses = {"non_finite": rule, "checkpoint": {"every_steps": 4}, "gradients": {"norm_every": 1}}
+    watch = toys.SLACallback(toys.contract(**clauses))
     watches, model = Watches(), SpoiltOnce(bad_step, watch, asks=name.startswith("deepspeed"))
     trainer = toys.trainer(
         watch,
