@@ -5,7 +5,21 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from slav1.detectors._memory_series import BASE_STEPS, Cycle, Floor, Series, slope_of
+from slav1.detectors._memory_series import (
+    BASE_STEPS,
+    COUNT,
+    CYCLE_END_STEP,
+    CYCLE_LOWEST,
+    FIRST,
+    LAST,
+    LOWEST,
+    LOWEST_STEP,
+    Cycle,
+    Floor,
+    Series,
+    counts_in,
+    slope_of,
+)
 
 # Rises in a row that make a suspicion: of blocks, and of whole cycles.
 NUM_RISES = 8
@@ -60,23 +74,28 @@ def steady_growth(series: Series, tolerance: float) -> Growth | None:
         floors = series.floors[-(NUM_RISES + 1) * stride :]
         if len(floors) < (NUM_RISES + 1) * stride or not _holds_cycles(floors, series.given_back):
             continue
-        if floors[-1][1] <= floors[0][1]:
+        if floors[-1][LOWEST] <= floors[0][LOWEST]:
             continue
         lowest = [
-            min(floors[i : i + stride], key=lambda floor: floor[1])
+            min(floors[i : i + stride], key=lambda floor: floor[LOWEST])
             for i in range(0, len(floors), stride)
         ]
         # By step, because readings come when they may: a block's lowest is early in it.
-        rises = [
-            (b[1] - a[1]) / max(1, b[5] - a[5]) * stride * BASE_STEPS for a, b in pairwise(lowest)
-        ]
+        rises = [_rate(a, b) * stride * BASE_STEPS for a, b in pairwise(lowest)]
         before = series.floors[-2 * len(floors) : -len(floors)]
         if _is_steady(rises, tolerance) and not _slows_down(before, floors):
             return growth_over(series, floors)
     for kind in range(len(KINDS)):
         cycles = _rising_cycles(series.cycles[kind], tolerance)
         if cycles:
-            return _growth(series, cycles[0][5], cycles[0][3], cycles[-1][5], cycles[-1][3])
+            first, last = cycles[0], cycles[-1]
+            return _growth(
+                series,
+                since_step=first[CYCLE_END_STEP],
+                start=first[CYCLE_LOWEST],
+                to_step=last[CYCLE_END_STEP],
+                end=last[CYCLE_LOWEST],
+            )
     return None
 
 
@@ -84,23 +103,33 @@ def _slows_down(before: Sequence[Floor], floors: Sequence[Floor]) -> bool:
     """Whether a series rose faster before, as in the last part of a warm-up."""
     if len(before) < 4:
         return False
-    start, first, last = before[0], floors[0], floors[-1]
-    rate_before = (first[1] - start[1]) / max(1, first[5] - start[5])
-    return rate_before > MAX_SLOWING * (last[1] - first[1]) / max(1, last[5] - first[5])
+    return _rate(before[0], floors[0]) > MAX_SLOWING * _rate(floors[0], floors[-1])
+
+
+def _rate(floor: Floor, later: Floor) -> float:
+    """Rise from one floor to a later one, per step."""
+    return (later[LOWEST] - floor[LOWEST]) / max(1, later[LOWEST_STEP] - floor[LOWEST_STEP])
 
 
 def growth_over(series: Series, floors: Sequence[Floor]) -> Growth:
     """The growth over some floors that follow each other."""
     first, last = floors[0], floors[-1]
-    growth = _growth(series, first[5], first[1], last[5], last[1])
+    growth = _growth(
+        series,
+        since_step=first[LOWEST_STEP],
+        start=first[LOWEST],
+        to_step=last[LOWEST_STEP],
+        end=last[LOWEST],
+    )
     return growth._replace(per_step=slope_of(floors))
 
 
-def _growth(series: Series, since_step: int, start: float, to_step: int, end: float) -> Growth:
+def _growth(series: Series, *, since_step: int, start: float, to_step: int, end: float) -> Growth:
     per_step = (end - start) / max(1, to_step - since_step)
     growth = Growth(since_step, to_step, start, end, STEPS, (), 0, 0.0, per_step)
     windows = [
-        [cycle for cycle in cycles if since_step <= cycle[5] <= to_step] for cycles in series.cycles
+        [cycle for cycle in cycles if since_step <= cycle[CYCLE_END_STEP] <= to_step]
+        for cycles in series.cycles
     ]
     shares = [
         # What rises within such a cycle does not last: only its floor does.
@@ -117,7 +146,7 @@ def _growth(series: Series, since_step: int, start: float, to_step: int, end: fl
     return growth._replace(
         cause=cause,
         also=tuple(also),
-        num_events=window[-1][0] - window[0][0],
+        num_events=window[-1][COUNT] - window[0][COUNT],
         per_event=median(_rises(window)),
     )
 
@@ -126,22 +155,23 @@ def _share_of_events(window: Sequence[Cycle]) -> float:
     """Share of the growth over some cycles that came between them, and not within."""
     if len(window) <= NUM_EVENTS_NEEDED:
         return 0.0
-    within = sum(cycle[2] - cycle[1] for cycle in window)
-    total = window[-1][2] - window[0][1]
+    within = sum(cycle[LAST] - cycle[FIRST] for cycle in window)
+    total = window[-1][LAST] - window[0][FIRST]
     return 1.0 - within / total if total > 0.0 else 0.0
 
 
 def _rises(cycles: Sequence[Cycle]) -> list[float]:
     """From each cycle to the next, by the number of events between."""
     return [
-        (later[3] - before[3]) / max(1, later[0] - before[0]) for before, later in pairwise(cycles)
+        (later[CYCLE_LOWEST] - before[CYCLE_LOWEST]) / max(1, later[COUNT] - before[COUNT])
+        for before, later in pairwise(cycles)
     ]
 
 
 def _holds_cycles(floors: Sequence[Floor], given_back: Sequence[int]) -> bool:
     """Whether floors go past the end of each kind of cycle that gave memory back before."""
     return all(
-        floors[-1][2:5][kind] > floors[0][2:5][kind]
+        counts_in(floors[-1])[kind] > counts_in(floors[0])[kind]
         for kind, steps in enumerate(given_back)
         if steps
     )
@@ -149,7 +179,7 @@ def _holds_cycles(floors: Sequence[Floor], given_back: Sequence[int]) -> bool:
 
 def _rising_cycles(cycles: Sequence[Cycle], tolerance: float) -> Sequence[Cycle]:
     """The whole cycles up to now whose floors rise one after the other, if steadily."""
-    whole = [cycle for cycle in cycles[:-1] if cycle[0] >= NUM_FIRST_CYCLES]
+    whole = [cycle for cycle in cycles[:-1] if cycle[COUNT] >= NUM_FIRST_CYCLES]
     if len(whole) <= NUM_CYCLE_RISES:
         return ()
     rises = _rises(whole)
@@ -178,5 +208,5 @@ def is_record(series: Series, tolerance: float) -> bool:
     half = len(series.floors) // 2
     if half < 2:
         return False
-    lowest_now = min(floor[1] for floor in series.floors[-2:])
-    return lowest_now > max(floor[1] for floor in series.floors[:half]) + tolerance
+    lowest_now = min(floor[LOWEST] for floor in series.floors[-2:])
+    return lowest_now > max(floor[LOWEST] for floor in series.floors[:half]) + tolerance

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from slav1.detectors._ecusum import ecusum
 
@@ -27,9 +27,21 @@ Floor: TypeAlias = tuple[int, float, int, int, int, int]
 """Step after the block, lowest value in it, the three counts that hold in it, and the step
 of the lowest value."""
 
+# Places in a floor.
+END_STEP: Final = 0
+LOWEST: Final = 1
+LOWEST_STEP: Final = 5
+
 Cycle: TypeAlias = tuple[int, float, float, float, int, int, int]
 """Count, floor of its first block, floor of the second half of its last, lowest floor, number
 of blocks, step after the last, step with which the first began."""
+
+# Places in a cycle.
+COUNT: Final = 0
+FIRST: Final = 1
+LAST: Final = 2
+CYCLE_LOWEST: Final = 3
+CYCLE_END_STEP: Final = 5
 
 Scale: TypeAlias = tuple[float, ...]
 """Number of floors, the lowest of a pair's first half, the last floor, and three scores."""
@@ -66,6 +78,11 @@ class Series(NamedTuple):
     """Step at which the floor last stood higher than ever since the onset."""
     cause: int = -1
     """Kind of event that it grows with; -1 if it grows by steps."""
+
+
+def counts_in(floor: Floor) -> Counts:
+    """The counts that hold in a block."""
+    return floor[2:5]
 
 
 def is_reading(value: float | None) -> bool:
@@ -118,14 +135,14 @@ def closed(series: Series, step: int, *, tolerance: float) -> Series:
     last = series.late_floor if series.has_late else series.floor
     cycles, given_back = [], []
     for kind, known in enumerate(series.cycles):
-        count = floor[2:5][kind]
-        if known and known[-1][0] == count:
+        count = counts_in(floor)[kind]
+        if known and known[-1][COUNT] == count:
             cycles.append((*known[:-1], _longer(known[-1], floor, last)))
             given_back.append(series.given_back[kind])
             continue
-        new: Cycle = (count, floor[1], last, floor[1], 1, step, series.begun)
+        new: Cycle = (count, floor[LOWEST], last, floor[LOWEST], 1, step, series.begun)
         cycles.append((*known, new)[-NUM_CYCLES:])
-        freed = _given_back(known[-1], floor[1], tolerance) if known else None
+        freed = _given_back(known[-1], floor[LOWEST], tolerance) if known else None
         given_back.append(series.given_back[kind] if freed is None else freed)
     pairs = zip(given_back, series.given_back, strict=True)
     is_new = any(now and not before for now, before in pairs)
@@ -143,7 +160,7 @@ def closed(series: Series, step: int, *, tolerance: float) -> Series:
 def _longer(cycle: Cycle, floor: Floor, last: float) -> Cycle:
     """A cycle with one block more."""
     count, first, _, lowest, num, _, begun = cycle
-    return (count, first, last, min(lowest, floor[1]), num + 1, floor[0], begun)
+    return (count, first, last, min(lowest, floor[LOWEST]), num + 1, floor[END_STEP], begun)
 
 
 def _given_back(cycle: Cycle, after: float, tolerance: float) -> int | None:
@@ -169,7 +186,7 @@ def with_long_block(
         base: Steps of the blocks that it is put together from.
         tolerance: Change of a floor that does not count as a rise.
     """
-    step, value = series.floors[-1][:2]
+    step, value = series.floors[-1][END_STEP], series.floors[-1][LOWEST]
     if series.num_long == 0:
         series = series._replace(long_begun=begun, long_floor=value)
     floor = min(series.long_floor, value)
@@ -224,10 +241,10 @@ def slope_of(floors: Sequence[Floor]) -> float:
         63(324), 1968.
     """
     slopes = sorted(
-        (later[1] - floor[1]) / (later[5] - floor[5])
+        (later[LOWEST] - floor[LOWEST]) / (later[LOWEST_STEP] - floor[LOWEST_STEP])
         for i, floor in enumerate(floors)
         for later in floors[i + 1 :]
-        if later[5] > floor[5]
+        if later[LOWEST_STEP] > floor[LOWEST_STEP]
     )
     if not slopes:
         return 0.0

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from slav1.detectors._memory_report import Room
-from slav1.detectors._memory_series import BASE_STEPS, Counts, Series, is_reading
+from slav1.detectors._memory_series import BASE_STEPS, LOWEST, Counts, Series, is_reading
 from slav1.sample import Sample, Usage
 
 SERIES = ("allocated", "fragmentation", "host", "fds", "threads")
@@ -79,7 +79,7 @@ def timed(state: MemoryDriftState, event: Sample | Usage) -> MemoryDriftState:
 
 def room_of(state: MemoryDriftState, number: int, series: Series) -> Room:
     """What there is for a series; 0 where it is not known."""
-    value = series.floors[-1][1]
+    value = series.floors[-1][LOWEST]
     name = SERIES[number]
     ceiling = {"fds": state.fd_limit, "threads": 0.0}.get(name, state.device_mib)
     if name == "host":

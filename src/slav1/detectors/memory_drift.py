@@ -10,6 +10,9 @@ from slav1.detectors._memory_growth import Growth, growth_over, is_record, stead
 from slav1.detectors._memory_report import Room, found, has_fallen_back, levelled_off
 from slav1.detectors._memory_series import (
     BASE_STEPS,
+    CYCLE_END_STEP,
+    END_STEP,
+    LOWEST,
     Series,
     changes_nothing,
     closed,
@@ -213,13 +216,13 @@ class MemoryDriftSequential:
 
     def _near(self, series: Series, room: Room) -> Growth | None:
         """The growth of a series that has little room left; None if it has."""
-        value = series.floors[-1][1]
+        value = series.floors[-1][LOWEST]
         if not room.ceiling > 0.0 or len(series.floors) < _NUM_NEAR:
             return None
         if value >= self.near_ceiling_ratio * room.ceiling:
             return growth_over(series, series.floors[-_NUM_SHOWN:])
         recent = series.floors[-_NUM_NEAR:]
-        if all(b[1] - a[1] > self.tolerance_mib for a, b in pairwise(recent)):
+        if all(b[LOWEST] - a[LOWEST] > self.tolerance_mib for a, b in pairwise(recent)):
             growth = growth_over(series, recent)
             if value + _NEAR_STEPS * growth.per_step >= room.ceiling:
                 return growth
@@ -234,17 +237,19 @@ class MemoryDriftSequential:
         return growth.per_step > 0.0 and (kind == "near_ceiling" or not is_far)
 
     def _with_peak(self, series: Series) -> Series:
-        step, value = series.floors[-1][:2]
+        step, value = series.floors[-1][END_STEP], series.floors[-1][LOWEST]
         if value <= series.peak + self.tolerance_mib:
             return series
         return series._replace(peak=value, peak_step=step)
 
     def _is_over(self, series: Series) -> bool:
-        step = series.floors[-1][0]
+        step = series.floors[-1][END_STEP]
         quiet_steps = self.quiet_steps
         cycles = series.cycles[series.cause] if series.cause >= 0 else ()
         if len(cycles) >= 2:
-            quiet_steps = max(quiet_steps, 3 * (cycles[-1][5] - cycles[-2][5]))
+            quiet_steps = max(
+                quiet_steps, 3 * (cycles[-1][CYCLE_END_STEP] - cycles[-2][CYCLE_END_STEP])
+            )
         return has_fallen_back(series) or step - series.peak_step >= quiet_steps
 
     def _recovered(
