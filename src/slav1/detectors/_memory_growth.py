@@ -32,6 +32,8 @@ EVENNESS = 1.8
 LASTING = 0.8
 # And it has not risen faster than this multiple of it just before.
 MAX_SLOWING = 1.3
+# A growth slows down if its second half is under this share of its first.
+SLOWING = 0.7
 # Cycles at the start of a process that are no evidence.
 NUM_FIRST_CYCLES = 2
 # Share of a growth that comes with one kind of event, for it to be the cause.
@@ -88,14 +90,7 @@ def steady_growth(series: Series, tolerance: float) -> Growth | None:
     for kind in range(len(KINDS)):
         cycles = _rising_cycles(series.cycles[kind], tolerance)
         if cycles:
-            first, last = cycles[0], cycles[-1]
-            return _growth(
-                series,
-                since_step=first[CYCLE_END_STEP],
-                start=first[CYCLE_LOWEST],
-                to_step=last[CYCLE_END_STEP],
-                end=last[CYCLE_LOWEST],
-            )
+            return _growth_over_cycles(series, cycles)
     return None
 
 
@@ -111,6 +106,17 @@ def _rate(floor: Floor, later: Floor) -> float:
     return (later[LOWEST] - floor[LOWEST]) / max(1, later[LOWEST_STEP] - floor[LOWEST_STEP])
 
 
+def still_to_come(floors: Sequence[Floor]) -> float | None:
+    """What a growth that slows down, as a filling cache does, will still come to if it goes on
+    slowing down; None if it does not."""
+    middle = len(floors) // 2
+    before, now = slope_of(floors[: middle + 1]), slope_of(floors[middle:])
+    if not 0.0 < now < SLOWING * before:
+        return None
+    ratio = now / before
+    return now * (floors[-1][LOWEST_STEP] - floors[middle][LOWEST_STEP]) * ratio / (1.0 - ratio)
+
+
 def growth_over(series: Series, floors: Sequence[Floor]) -> Growth:
     """The growth over some floors that follow each other."""
     first, last = floors[0], floors[-1]
@@ -122,6 +128,28 @@ def growth_over(series: Series, floors: Sequence[Floor]) -> Growth:
         end=last[LOWEST],
     )
     return growth._replace(per_step=slope_of(floors))
+
+
+def lasting_growth(series: Series, floors: Sequence[Floor]) -> Growth:
+    """The growth up to now, by whole cycles where those give back what they take: what rises
+    within one does not last."""
+    known = [kind for kind, steps in enumerate(series.given_back) if steps]
+    for kind in sorted(known, key=lambda kind: -series.given_back[kind]):
+        whole = [cycle for cycle in series.cycles[kind][:-1] if cycle[COUNT] >= NUM_FIRST_CYCLES]
+        if len(whole) > NUM_EVENTS_NEEDED:
+            return _growth_over_cycles(series, whole)
+    return growth_over(series, floors)
+
+
+def _growth_over_cycles(series: Series, cycles: Sequence[Cycle]) -> Growth:
+    first, last = cycles[0], cycles[-1]
+    return _growth(
+        series,
+        since_step=first[CYCLE_END_STEP],
+        start=first[CYCLE_LOWEST],
+        to_step=last[CYCLE_END_STEP],
+        end=last[CYCLE_LOWEST],
+    )
 
 
 def _growth(series: Series, *, since_step: int, start: float, to_step: int, end: float) -> Growth:
@@ -200,13 +228,13 @@ def _is_steady(rises: Sequence[float], tolerance: float) -> bool:
     return is_even and sum(rises[-third:]) >= LASTING * sum(rises[:third])
 
 
-def is_record(series: Series, tolerance: float) -> bool:
+def is_record(floors: Sequence[Floor], tolerance: float) -> bool:
     """Whether the last floors stand above all that were before them in the first half.
 
     A saw-tooth rises in most of its blocks as well, but to where it has been before.
     """
-    half = len(series.floors) // 2
+    half = len(floors) // 2
     if half < 2:
         return False
-    lowest_now = min(floor[LOWEST] for floor in series.floors[-2:])
-    return lowest_now > max(floor[LOWEST] for floor in series.floors[:half]) + tolerance
+    lowest_now = min(floor[LOWEST] for floor in floors[-2:])
+    return lowest_now > max(floor[LOWEST] for floor in floors[:half]) + tolerance

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from slav1.breach import Breach, Fact, Status
 from slav1.detectors._memory_growth import KINDS, STEPS, Growth
-from slav1.detectors._memory_series import LOWEST, Series
+from slav1.detectors._memory_series import Series, standing
 from slav1.sample import Sample, Usage
 
 RULE = "memory_drift"
@@ -96,12 +96,12 @@ def found(
 def has_fallen_back(series: Series) -> bool:
     """Whether half of what a series had grown by is gone."""
     half = series.peak - FALLEN * (series.peak - series.onset)
-    return series.floors[-1][LOWEST] < half
+    return standing(series)[1] < half
 
 
 def levelled_off(event: Sample | Usage, name: str, series: Series) -> Breach:
     """A series that grew has stopped, or has fallen back."""
-    value = series.floors[-1][LOWEST]
+    value = standing(series)[1]
     did = "has fallen back" if has_fallen_back(series) else "has not grown any more"
     return Breach(
         rule=RULE,

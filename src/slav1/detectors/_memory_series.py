@@ -233,6 +233,15 @@ def restarted(series: Series, step: int) -> Series:
     )
 
 
+def standing(series: Series) -> tuple[int, float]:
+    """Step and height of what a series is judged by: its last floor, or that of the last whole
+    cycle where it grows with one, so that no top of a tooth is compared with a floor."""
+    cycles = series.cycles[series.cause] if series.cause >= 0 else ()
+    if len(cycles) >= 2:
+        return cycles[-2][CYCLE_END_STEP], cycles[-2][CYCLE_LOWEST]
+    return series.floors[-1][END_STEP], series.floors[-1][LOWEST]
+
+
 def slope_of(floors: Sequence[Floor]) -> float:
     """Theil-Sen slope of floors, per step; 0 if there are too few.
 

@@ -1,24 +1,34 @@
 """Memory that grows and does not come back, by evidence that grows with every block of steps."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
 from slav1.breach import Breach
-from slav1.detectors._memory_growth import Growth, growth_over, is_record, steady_growth
+from slav1.detectors._memory_growth import (
+    Growth,
+    growth_over,
+    is_record,
+    lasting_growth,
+    steady_growth,
+    still_to_come,
+)
 from slav1.detectors._memory_report import Room, found, has_fallen_back, levelled_off
 from slav1.detectors._memory_series import (
     BASE_STEPS,
     CYCLE_END_STEP,
     END_STEP,
     LOWEST,
+    Floor,
     Series,
     changes_nothing,
     closed,
     evidence,
     is_full,
     restarted,
+    standing,
     with_long_block,
     with_reading,
 )
@@ -196,8 +206,8 @@ class MemoryDriftSequential:
         room = room_of(state, number, series)
         score = evidence(series, self.block_steps, self.arl0)
         kind, growth = "", None
-        if series.grade < CERTAIN and score >= 1.0 and is_record(series, self.tolerance_mib):
-            kind, growth = "drift", growth_over(series, series.floors[-_NUM_SHOWN:])
+        if series.grade < CERTAIN and score >= 1.0 and self._goes_on(series, room):
+            kind, growth = "drift", lasting_growth(series, series.floors[-_NUM_SHOWN:])
         if series.grade < CERTAIN and growth is None and (near := self._near(series, room)):
             kind, growth = "near_ceiling", near
         if series.grade < SUSPECTED and growth is None:
@@ -214,19 +224,38 @@ class MemoryDriftSequential:
         breach = found(event, SERIES[number], kind, growth, room, score=score, arl0=self.arl0)
         return series, breach
 
+    def _goes_on(self, series: Series, room: Room) -> bool:
+        """Whether a growth reaches where nothing was before, and does not slow down so much that
+        what is still to come fits in."""
+        if not is_record(series.floors, self.tolerance_mib):
+            return False
+        to_come = still_to_come(series.floors)
+        if to_come is None:
+            return True
+        return 0.0 < self.near_ceiling_ratio * room.ceiling <= room.value + to_come
+
     def _near(self, series: Series, room: Room) -> Growth | None:
         """The growth of a series that has little room left; None if it has."""
         value = series.floors[-1][LOWEST]
         if not room.ceiling > 0.0 or len(series.floors) < _NUM_NEAR:
             return None
-        if value >= self.near_ceiling_ratio * room.ceiling:
-            return growth_over(series, series.floors[-_NUM_SHOWN:])
+        shown = series.floors[-_NUM_SHOWN:]
+        is_full = value >= self.near_ceiling_ratio * room.ceiling
+        if is_full and self._is_rising(shown):
+            return growth_over(series, shown)
         recent = series.floors[-_NUM_NEAR:]
         if all(b[LOWEST] - a[LOWEST] > self.tolerance_mib for a, b in pairwise(recent)):
             growth = growth_over(series, recent)
             if value + _NEAR_STEPS * growth.per_step >= room.ceiling:
                 return growth
         return None
+
+    def _is_rising(self, floors: Sequence[Floor]) -> bool:
+        """Whether the last floors stand higher than ever, and than those before ``quiet_steps``."""
+        step, value = floors[-1][END_STEP], floors[-1][LOWEST]
+        before = [floor[LOWEST] for floor in floors if floor[END_STEP] <= step - self.quiet_steps]
+        is_higher = not before or value > max(before) + self.tolerance_mib
+        return is_higher and is_record(floors, self.tolerance_mib)
 
     def _matters(self, growth: Growth, room: Room, kind: str) -> bool:
         share = _SUSPECTED_SHARE if kind == "steady_rise" else _CERTAIN_SHARE
@@ -237,7 +266,7 @@ class MemoryDriftSequential:
         return growth.per_step > 0.0 and (kind == "near_ceiling" or not is_far)
 
     def _with_peak(self, series: Series) -> Series:
-        step, value = series.floors[-1][END_STEP], series.floors[-1][LOWEST]
+        step, value = standing(series)
         if value <= series.peak + self.tolerance_mib:
             return series
         return series._replace(peak=value, peak_step=step)

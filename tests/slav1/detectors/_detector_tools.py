@@ -2,13 +2,13 @@
 
 import math
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from slav1.breach import Breach, Status
 from slav1.phase import Phase
-from slav1.sample import Pulse, Round, Sample
+from slav1.sample import Pulse, Round, Sample, Usage
 
 CURVES = Path(__file__).parents[2] / "data" / "loss_curves"
 NOISES = ("gaussian", "ar", "t4", "contaminated")
@@ -136,3 +136,17 @@ def progress(
 ) -> list[Pulse]:
     """Pulses of a rank that is well."""
     return [pulse(start_s + i * tick_s, **changes) for i in range(1, round(length_s / tick_s) + 1)]
+
+
+def on_host(
+    memory: Callable[[int], float], num_steps: int, *, first: int = 0, every: int = 3, **known: Any
+) -> Iterator[Usage]:
+    """Usages of a rank whose host memory is a function of the step, read with noise."""
+    rng = random.Random(num_steps)
+    known = {"ceiling_mib": 16_000.0, "free_mib": 12_000.0} | known
+    for step in range(first, first + num_steps):
+        if step % every == rng.randrange(every):
+            counts = {name: of(step) for name, of in known.items() if callable(of)}
+            fixed = {name: value for name, value in known.items() if not callable(value)}
+            value = memory(step) + abs(rng.gauss(0.0, 0.5))
+            yield Usage(rank=1, step=step, time_s=0.01 * step, host_mib=value, **fixed, **counts)

@@ -4,7 +4,7 @@ import math
 import random
 
 import pytest
-from _detector_tools import breaches, brief, watch, watch_from
+from _detector_tools import breaches, brief, on_host, watch, watch_from
 
 from slav1.breach import Status
 from slav1.detectors import MemoryDriftSequential
@@ -39,18 +39,6 @@ def on_device(values, *, every=5):
         for step, value in enumerate(values)
         if step % every == 0
     )
-
-
-def on_host(memory, num_steps, *, first=0, every=3, **known):
-    """Usages of a rank whose host memory is a function of the step, read with noise."""
-    rng = random.Random(num_steps)
-    known = {"ceiling_mib": 16_000.0, "free_mib": 12_000.0} | known
-    for step in range(first, first + num_steps):
-        if step % every == rng.randrange(every):
-            counts = {name: of(step) for name, of in known.items() if callable(of)}
-            fixed = {name: value for name, value in known.items() if not callable(value)}
-            value = memory(step) + abs(rng.gauss(0.0, 0.5))
-            yield Usage(rank=1, step=step, time_s=0.01 * step, host_mib=value, **fixed, **counts)
 
 
 @pytest.mark.slow
