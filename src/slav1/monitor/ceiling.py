@@ -16,12 +16,17 @@ class _Names(NamedTuple):
 
     limit: str
     usage: str
-    reclaimable: str
+    reclaimable: tuple[str, ...]
+    """Pages of files: the kernel can drop them, whether they were used lately or not."""
 
 
 _NAMES = {
-    "cgroup": _Names("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    "cgroup2": _Names("memory.max", "memory.current", "inactive_file"),
+    "cgroup": _Names(
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        ("total_inactive_file", "total_active_file"),
+    ),
+    "cgroup2": _Names("memory.max", "memory.current", ("inactive_file", "active_file")),
 }
 
 
@@ -114,12 +119,13 @@ def _number(path: Path) -> int | None:
         return None
 
 
-def _reclaimable(path: Path, name: str) -> int:
+def _reclaimable(path: Path, names: tuple[str, ...]) -> int:
+    total = 0
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in path.read_text().splitlines():
-            if line.startswith(f"{name} "):
-                return int(line.split()[1])
-    return 0
+            name, _, number = line.partition(" ")
+            total += int(number) if name in names else 0
+    return total
 
 
 def _host_memory(path: Path) -> dict[str, int]:

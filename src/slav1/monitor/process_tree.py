@@ -50,8 +50,11 @@ class ProcessTree:
 class TreeMemory:
     """Host memory of a process and those it has started, shared pages counted once.
 
+    Pages of files are left out: a data set that is mapped into memory fills it page by page,
+    and the kernel takes them back when it needs them.
+
     What is right, each process's share of its pages (PSS), takes the kernel a walk over all
-    of them. So it is read rarely, and in between the sum moves by what the resident pages
+    of them. So it is read rarely, and in between the sum moves by what the anonymous pages
     do, which is one short file a process.
     """
 
@@ -67,14 +70,14 @@ class TreeMemory:
             pids: The process itself, and those below it.
             now_s: Monotonic clock, in seconds.
         """
-        resident = {pid: mib for pid in pids if (mib := _resident_mib(pid)) is not None}
-        if pids[0] not in resident:
+        own = {pid: mib for pid in pids if (mib := _anonymous_mib(pid)) is not None}
+        if pids[0] not in own:
             return None
-        if now_s >= self._walk_at_s or resident.keys() - self._offset_mib.keys():
+        if now_s >= self._walk_at_s or own.keys() - self._offset_mib.keys():
             start_s = perf_counter()
-            self._offset_mib = {pid: _share_mib(pid, mib) - mib for pid, mib in resident.items()}
+            self._offset_mib = {pid: _share_mib(pid, mib) - mib for pid, mib in own.items()}
             self._walk_at_s = now_s + pause_s(perf_counter() - start_s, SCAN_EVERY_S)
-        return max(0.0, sum(mib + self._offset_mib[pid] for pid, mib in resident.items()))
+        return max(0.0, sum(mib + self._offset_mib[pid] for pid, mib in own.items()))
 
 
 def pause_s(cost_s: float, least_s: float) -> float:
@@ -112,19 +115,21 @@ def _stat_fields(pid: int) -> list[bytes]:
     return raw[raw.rindex(b")") + 2 :].split() if b")" in raw else []
 
 
-def _resident_mib(pid: int) -> float | None:
+def _anonymous_mib(pid: int) -> float | None:
+    """What a process has resident beside files and shared memory, in MiB."""
     fields = _read(f"/proc/{pid}/statm").split()
-    return int(fields[1]) * _PAGE_MIB if len(fields) > 1 else None
+    return (int(fields[1]) - int(fields[2])) * _PAGE_MIB if len(fields) > 2 else None
 
 
-def _share_mib(pid: int, resident_mib: float) -> float:
-    """Share of a process in its pages, in MiB; without a kernel that tells, what it has
-    resident beside files and shared memory."""
-    for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
-        if line.startswith(b"Pss:"):
-            return int(line.split()[1]) / _KIB_IN_MIB
-    fields = _read(f"/proc/{pid}/statm").split()
-    return resident_mib - int(fields[2]) * _PAGE_MIB if len(fields) > 2 else resident_mib
+def _share_mib(pid: int, anonymous_mib: float) -> float:
+    """Share of a process in its pages but those of files, in MiB; where the kernel does not
+    tell, what it has for itself."""
+    shares = [
+        int(line.split()[1])
+        for line in _read(f"/proc/{pid}/smaps_rollup").splitlines()
+        if line.startswith((b"Pss_Anon:", b"Pss_Shmem:"))
+    ]
+    return sum(shares) / _KIB_IN_MIB if shares else anonymous_mib
 
 
 def _read(path: str) -> bytes:

@@ -28,7 +28,8 @@ def host(root: Path, *, cgroup: str, mounts: str, files: dict[str, str]) -> Memo
 def test_the_smallest_limit_on_the_way_up_counts(tmp_path):
     """
     Version 2: the process's own group says "max", one above it 3 GiB, one above that 4 GiB:
-    the ceiling is 3 GiB, and what is left under it counts caches that can be dropped.
+    the ceiling is 3 GiB, and what is left under it counts pages of files, which can be
+    dropped, whether they were used lately or not.
     """
     ceiling = host(
         tmp_path,
@@ -38,12 +39,12 @@ def test_the_smallest_limit_on_the_way_up_counts(tmp_path):
             "jobs/a/step/memory.max": "max\n",
             "jobs/a/memory.max": f"{3072 * MIB}\n",
             "jobs/a/memory.current": f"{1024 * MIB}\n",
-            "jobs/a/memory.stat": f"anon 5\ninactive_file {256 * MIB}\n",
+            "jobs/a/memory.stat": f"anon 5\ninactive_file {256 * MIB}\nactive_file {64 * MIB}\n",
             "jobs/memory.max": f"{4096 * MIB}\n",
         },
     )
 
-    assert ceiling.read() == Ceiling(limit_mib=3072.0, free_mib=3072.0 - 1024.0 + 256.0)
+    assert ceiling.read() == Ceiling(limit_mib=3072.0, free_mib=3072.0 - 1024.0 + 320.0)
 
 
 def test_version_1_has_numbers_for_no_limit(tmp_path):
@@ -58,7 +59,9 @@ def test_version_1_has_numbers_for_no_limit(tmp_path):
         files={
             "memory/inner/memory.limit_in_bytes": f"{512 * MIB}\n",
             "memory/inner/memory.usage_in_bytes": f"{128 * MIB}\n",
-            "memory/inner/memory.stat": f"total_inactive_file {28 * MIB}\n",
+            "memory/inner/memory.stat": (
+                f"total_inactive_file {20 * MIB}\ntotal_active_file {8 * MIB}\n"
+            ),
             "memory/memory.limit_in_bytes": "9223372036854771712\n",
         },
     )

@@ -1,5 +1,6 @@
 """What the monitor reads about a rank's processes, on real ones."""
 
+import mmap
 import multiprocessing
 import os
 import time
@@ -76,6 +77,23 @@ def test_between_two_walks_the_sum_follows_the_resident_pages():
     assert len(held) == 50 << 20
     assert after - before == pytest.approx(50.0, abs=10.0)
     assert memory.read_mib([2**22 + 1], 1_000.2) is None
+
+
+def test_pages_of_a_mapped_file_are_not_held(tmp_path):
+    """
+    A data set that is mapped into memory and read through is not counted, neither by the fast
+    readings nor by the slow one: the kernel takes its pages back when it needs them.
+    """
+    path, memory, me = tmp_path / "tokens.bin", TreeMemory(), os.getpid()
+    path.write_bytes(bytes(64 << 20))
+    before = memory.read_mib([me], 1_000.0)
+
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as tokens:
+        assert sum(tokens[:: 1 << 12]) == 0
+        fast, slow = memory.read_mib([me], 1_000.1), TreeMemory().read_mib([me], 1_000.2)
+
+    assert fast == pytest.approx(before, abs=10.0)
+    assert slow == pytest.approx(before, abs=10.0)
 
 
 def test_descriptors_and_threads_are_counted():
