@@ -115,7 +115,7 @@ def policy_from(raw: object, rules: Collection[str], folder: Path | None) -> Pol
     if isinstance(raw, str):
         if not raw.strip():
             raise wrong_value("policy", raw, "the path of a Rego file")
-        raw = {"url" if _is_address(raw) else "file": raw}
+        raw = {"url" if "://" in raw else "file": raw}
     settings: PolicySettings = build(PolicySettings, raw, "policy")
     for i, name in enumerate(settings.rules):
         if name not in rules:
@@ -149,7 +149,10 @@ def _is_address(text: str) -> bool:
 def _check_url(url: str) -> None:
     if not _is_address(url) or any(not " " < letter < "\x7f" for letter in url):
         raise ValueError(f"url must begin with http:// or https:// and be ASCII, got {url!r:.80}.")
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ValueError(f"url must be an address, got {url!r:.80}: {error}.") from error
     if not parts.hostname or parts.query or parts.fragment:
         raise ValueError(f"url must name a host and hold no query, got {url!r:.80}.")
     try:

@@ -1,5 +1,6 @@
 """Plain values to checked settings, and back."""
 
+import contextlib
 import dataclasses
 import math
 import types
@@ -107,17 +108,21 @@ def kinds_of(settings: type) -> dict[str, Any]:
 def _typed_scalar(kind: type, value: object, key: str) -> Any:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if kind is float and is_number:
-        if not math.isfinite(value):  # type: ignore[arg-type]
-            raise wrong_value(
-                key, value, "a finite number; to leave a rule out set its mode to off"
-            )
-        return float(value)  # type: ignore[arg-type]
+        return _finite(value, key)  # type: ignore[arg-type]
     if kind is int and is_number and isinstance(value, int):
         return value
     if kind in (bool, str) and isinstance(value, kind):
         return value
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     raise wrong_value(key, value, names[kind])
+
+
+def _finite(value: float, key: str) -> float:
+    # A whole number may be too large for one with a fraction.
+    with contextlib.suppress(OverflowError):
+        if math.isfinite(number := float(value)):
+            return number
+    raise wrong_value(key, value, "a finite number; to leave a rule out set its mode to off")
 
 
 def _typed_list(kind: Any, value: object, key: str) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -19,8 +20,9 @@ from slav1.policy.answer import Answer
 from slav1.policy.error import PolicyError
 from slav1.recorder.block import anonymous_file
 
-START_LIMIT_S = 10.0
-"""How long a policy may take to be loaded, in seconds."""
+START_LIMIT_S = 20.0
+"""How long a policy may take to be loaded, in seconds; its process has to start first, beside
+everything else that does."""
 
 MAX_DEATHS = 3
 """Times in a row that the process may end, or be ended, without an answer between."""
@@ -207,9 +209,22 @@ class PolicyProcess:
             if self._process.poll() is not None:
                 break
         raise PolicyError(
-            f"policy {self.name}: it could not be loaded and asked about an empty input within "
-            f"{START_LIMIT_S:g} s, or its process has ended; what that said stands above."
+            f"policy {self.name}: it could not be loaded and asked about an empty input; "
+            f"{self._how_it_ended()}."
         )
+
+    def _how_it_ended(self) -> str:
+        status = None if self._process is None else self._process.poll()
+        if status is None:
+            return f"after {START_LIMIT_S:g} s it was not ready"
+        if status == -signal.SIGALRM:
+            return "that took too long. Is there a rule without an end?"
+        if status < 0:
+            return (
+                f"its process ended by signal {-status}, as where rules call themselves without "
+                "end or want more than 1 GiB of memory"
+            )
+        return f"its process ended with status {status}, and what it said stands above"
 
     def _take_in(self, message: dict[str, Any]) -> None:
         if "error" in message:
@@ -246,6 +261,9 @@ def _content_of(settings: PolicySettings) -> tuple[str | None, str]:
     shipped = _SHIPPED.fullmatch(settings.file)
     path = Path(__file__).with_name(shipped[1]) if shipped else Path(settings.file)
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            # Opening a pipe waits for whoever writes to it, which may be nobody.
+            raise PolicyError(f"policy {path} is no file but a pipe or a device.")
         with path.open("rb") as file:
             raw = file.read(MAX_POLICY_BYTES + 1)
         if len(raw) > MAX_POLICY_BYTES:

@@ -48,6 +48,11 @@ REFUSED = [
     ("level: L1\nrules: {hang: off}", "rules.hang", ["'off'", "a mapping"]),
     ("level: L1\nrules: {hang: {1: 2}}", "rules.hang", ["key 1", "a name"]),
     (
+        f"level: L1\nrules: {{hang: {{limit_s: 1{'0' * 400}}}}}",
+        "rules.hang.limit_s",
+        ["a finite number"],
+    ),
+    (
         "level: L1\nrules: {sync_latency: {limit_m: 800}}",
         "rules.sync_latency.limit_m",
         ["800", "Allowed here", "consecutive", "Did you mean limit_ms?"],
@@ -169,6 +174,8 @@ REFUSED = [
     ("level: L1\npolicy: {file: [a]}", "policy.file", ["the list", "text"]),
     ("level: L1\npolicy: {url: ftp://b}", "policy.url", ["http://"]),
     ("level: L1\npolicy: http://me:secret@b", "policy.url", ["SLA_POLICY_TOKEN"]),
+    ("level: L1\npolicy: ftp://b/a", "policy.url", ["http://"]),
+    ("level: L1\npolicy: 'http://[::1'", "policy.url", ["address", "IPv6"]),
     ("level: L1\npolicy: http://b:99999", "policy.url", ["0 to 65535"]),
     ("level: L1\npolicy: {file: a, query: allow}", "policy.query", ["data.slav1"]),
     ("level: L1\npolicy: {file: a, deadline_ms: 9}", "policy.deadline_ms", ["10 to 2000"]),

@@ -4,6 +4,7 @@ import contextlib
 import json
 import socket
 import threading
+import time
 
 import pytest
 
@@ -27,7 +28,7 @@ def test_a_question_is_put_as_the_server_wants_it(server, opa, monkeypatch):
     The rule's path, the document under "input", the token of the environment; the
     connection is kept for the next question.
     """
-    monkeypatch.setenv("SLA_POLICY_TOKEN", "t0ken")
+    monkeypatch.setenv("SLA_POLICY_TOKEN", "t0ken\n")
     server.body = b'{"result":true}'
     asked = OpaServer(f"{server.url}/opa/", QUERY, 1.0)
 
@@ -130,6 +131,59 @@ def test_a_server_that_is_slow_or_hangs_up_is_an_error(server, opa):
     server.act = drop
     with pytest.raises(PolicyError, match="did not answer"):
         opa.value("{}")
+
+
+def test_a_server_that_never_comes_to_an_end_has_no_more_time(server, opa):
+    """
+    A server that sends on and on, always in time, has the limit for all of it; once it
+    answers it is heard.
+    """
+    opa._limit_s = 0.5
+
+    def go_on(handler):
+        with contextlib.suppress(OSError):
+            while True:
+                handler.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                time.sleep(0.01)
+        handler.close_connection = True
+        return False
+
+    server.act = go_on
+    begin_s = time.monotonic()
+    with pytest.raises(PolicyError, match="did not answer: timed out"):
+        opa.value("{}")
+    assert time.monotonic() - begin_s < 5.0
+
+    server.act, server.body, opa._limit_s = lambda _: True, b'{"result":true}', 5.0
+    assert opa.value("{}") is True
+
+
+def test_a_name_that_is_looked_up_for_long_has_no_more_time(server, opa, monkeypatch):
+    """
+    Looking up the server's name counts as well, and while it lasts nobody else is asked.
+    """
+    opa._limit_s = 0.3
+    found, look_up = threading.Event(), socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *words: found.wait(20.0) and look_up(*words))
+    for problem in ("timed out", "earlier question"):
+        with pytest.raises(PolicyError, match=f"did not answer: .*{problem}"):
+            opa.value("{}")
+    found.set()
+    server.body, opa._limit_s = b'{"result":true}', 5.0
+
+    assert opa.value("{}") is True
+
+
+@pytest.mark.parametrize("token", ["s3\ncret", "s3cr\u00e9t", "s3cret\x07"])
+def test_a_token_is_never_written_down(token, monkeypatch):
+    """
+    A token that can't be sent is refused without showing it; the end of the line that it
+    was read from is no part of it.
+    """
+    monkeypatch.setenv("SLA_POLICY_TOKEN", token)
+    with pytest.raises(PolicyError, match="SLA_POLICY_TOKEN") as refused:
+        OpaServer("http://127.0.0.1:1", QUERY, 1.0)
+    assert "s3" not in str(refused.value)
 
 
 def test_nobody_there_is_an_error_at_once():

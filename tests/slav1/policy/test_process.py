@@ -1,5 +1,6 @@
 """A policy in its process: loaded, refused, asked, ended when it does not answer."""
 
+import contextlib
 import json
 import os
 import signal
@@ -151,6 +152,26 @@ def test_a_policy_that_cant_be_read_is_refused(tmp_path):
         PolicyProcess.open(PolicySettings(file="slav1:other.rego"))
 
 
+def test_a_pipe_is_no_policy(tmp_path):
+    """
+    A pipe in place of the file, which would be waited for without end, is refused at once.
+    """
+    os.mkfifo(tmp_path / "pipe")
+
+    with pytest.raises(PolicyError, match="a pipe"):
+        PolicyProcess.open(PolicySettings(file=str(tmp_path / "pipe")))
+
+
+def test_a_policy_that_ends_its_process_is_refused_with_the_reason(open_policy):
+    """
+    Rules that call themselves without end bring their process down at the first look:
+    what is said names the signal and what it may come from.
+    """
+    text = "package slav1.decision\naction := f(1)\nf(x) := y if { y := f(x + 1) }"
+    with pytest.raises(PolicyError, match="ended by signal (6|11), as where rules call themselves"):
+        open_policy(text)
+
+
 def test_a_policy_without_an_end_is_ended_and_asked_again(open_policy):
     """
     An evaluation past its deadline is given up, its process ended, and the next question
@@ -204,7 +225,8 @@ def test_the_process_ends_with_whoever_started_it(open_policy):
 def test_a_server_is_asked_and_may_be_away(open_policy, server):
     """
     A server that is there answers; one that grants on an empty input is refused; one that
-    is slow, or gone, is a problem told once the deadline is over, and no error at the start.
+    is slow, says something now and then for ever, or is gone, is a problem told once the
+    deadline is over, and no error at the start.
     """
     server.body = b"{}"
     policy = open_policy(url=server.url, deadline_ms=800)
@@ -220,6 +242,16 @@ def test_a_server_is_asked_and_may_be_away(open_policy, server):
     slow = policy.answer_to("{}")
     assert slow.value is None
     assert "did not answer" in slow.problem
+
+    def drip(handler):
+        with contextlib.suppress(OSError):
+            for _ in range(3000):
+                handler.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                time.sleep(0.01)
+        return False
+
+    server.act = drip
+    assert "did not answer" in open_policy(url=server.url, deadline_ms=800).first_problem
     server.close()
     gone = policy.answer_to("{}")
     assert "did not answer" in gone.problem
