@@ -168,7 +168,9 @@ def test_a_policy_that_ends_its_process_is_refused_with_the_reason(open_policy):
     what is said names the signal and what it may come from.
     """
     text = "package slav1.decision\naction := f(1)\nf(x) := y if { y := f(x + 1) }"
-    with pytest.raises(PolicyError, match="ended by signal (6|11), as where rules call themselves"):
+    with pytest.raises(
+        PolicyError, match=r"ended by signal (6|11), as where rules call themselves"
+    ):
         open_policy(text)
 
 
