@@ -50,7 +50,8 @@ def judge(looks: Sequence[Mapping[str, Any]], promise: Promise, moment: Moment) 
     """Compares what the ranks brought.
 
     What must be equal is weights that the wrapper has copied, settings that decide over
-    bits, and the seeds of samplers that share data out. What must differ, between ranks of
+    bits, the seeds of samplers that share data out, and within a group the numbers that torch
+    draws. What must differ, between ranks of
     different groups, is the state of each generator; that seeds differ is no fault.
 
     Args:
@@ -68,13 +69,18 @@ def judge(looks: Sequence[Mapping[str, Any]], promise: Promise, moment: Moment) 
     ):
         at_fault = at_fault if wrong else ranks
         wrong.append(text)
+    unequal = _unequal(looks, promise)
+    if unequal and promise.is_set:
+        at_fault = at_fault if wrong else ()
+        wrong += unequal
+        unequal = []
     twins = _identical(looks, promise)
     if twins and promise.is_set:
         wrong += twins
         twins = []
     return Judged(
         wrong=tuple(wrong),
-        noted=tuple(twins + _about_seeds(looks, promise)),
+        noted=tuple(unequal + twins + _about_seeds(looks, promise)),
         at_fault=at_fault,
         facts=_facts(looks),
     )
@@ -170,6 +176,25 @@ def _identical(looks: Sequence[Mapping[str, Any]], promise: Promise) -> list[str
         "masks, noise or augmentations."
         for ranks, names in kinds.items()
     ]
+
+
+def _unequal(looks: Sequence[Mapping[str, Any]], promise: Promise) -> list[str]:
+    """Generators of torch that draw other numbers on ranks of one group, in a sentence for each
+    group."""
+    found = []
+    for group in promise.groups:
+        generators = [looks[rank]["generators"] for rank in group]
+        names = [
+            name
+            for name in ("torch", "cuda")
+            if len({each[name] for each in generators if name in each}) > 1
+        ]
+        if names:
+            found.append(
+                f"The generators of {listed(group)}, which are one group, differ: "
+                f"{', '.join(names)}. They draw other dropout masks for one model."
+            )
+    return found
 
 
 def _about_seeds(looks: Sequence[Mapping[str, Any]], promise: Promise) -> list[str]:

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from slav1.seeds.choice import Choice
-from slav1.seeds.generators import seed_all
+from slav1.seeds.generators import seed_all, seed_all_but_torch
 
 
 def set_first(
@@ -15,8 +15,9 @@ def set_first(
 ) -> bool:
     """Gives this rank the seed that weights are made from; returns whether it had another.
 
-    A seed that the script has set itself stays as it is, numbers drawn since included; and a
-    single process that asks for nothing keeps the numbers that it has always had.
+    A seed that the script has given torch stays as it is, numbers drawn since included; that
+    of Python and numpy nobody can ask for, so of several ranks each gets one. A single process
+    that asks for nothing keeps the numbers that it has always had.
 
     Args:
         choice: The global seed.
@@ -24,8 +25,11 @@ def set_first(
         is_alone: Whether the job has one rank.
         place: What :func:`place_of` gave rank 0, from where this rank then goes on.
     """
-    is_kept = choice.source == "script" and script == choice.seed
-    if is_kept or (choice.source == "made" and is_alone):
+    if choice.source == "script" and script == choice.seed:
+        if not is_alone:
+            seed_all_but_torch(choice.seed)
+        return False
+    if choice.source == "made" and is_alone:
         return False
     seed_all(choice.seed)
     if place:

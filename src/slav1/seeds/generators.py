@@ -83,8 +83,17 @@ def seed_all(seed: int) -> None:
     """
     seed %= NUM_SEEDS
     _Ours.seed = seed
-    random.seed(seed)
     torch.manual_seed(seed)
+    seed_all_but_torch(seed)
+
+
+def seed_all_but_torch(seed: int) -> None:
+    """Seeds Python and numpy, which a script that seeds torch may have left as they came.
+
+    Args:
+        seed: From 0, below :data:`NUM_SEEDS`.
+    """
+    random.seed(seed)
     numpy = _numpy()
     if numpy is not None:
         numpy.seed(seed)

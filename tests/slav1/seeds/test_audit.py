@@ -81,6 +81,24 @@ def test_identical_generators_are_noted_and_wrong_only_where_seeds_are_set():
     assert (grouped.wrong, grouped.noted) == ((), ())
 
 
+def test_ranks_of_one_group_that_draw_other_numbers_are_named():
+    """
+    Within a group the numbers of torch must be equal: where the contract sets seeds it is broken
+    if they are not, else it is noted; what Python and numpy draw is each rank's own affair.
+    """
+    looks = [look(rank, generators={"torch": f"x{rank}", "numpy": f"y{rank}"}) for rank in range(4)]
+    alike = [look(rank, generators={"torch": f"x{rank // 2}"}) for rank in range(4)]
+    groups = [[0, 1], [2, 3]]
+
+    wrong = judge(looks, Promise(is_set=True, groups=groups), "resume")
+    noted = judge(looks, Promise(groups=groups), "start")
+
+    assert "of ranks 2, 3, which are one group, differ: torch." in wrong.wrong[1]
+    assert (len(wrong.wrong), wrong.noted, wrong.at_fault) == (2, (), ())
+    assert noted.wrong == () and "of ranks 0, 1, which are one group" in noted.noted[0]
+    assert judge(alike, Promise(is_set=True, groups=groups), "start").wrong == ()
+
+
 def test_determinism_that_is_owed_lists_what_is_lacking():
     """
     With ``deterministic`` each missing setting is wrong, with the ranks it is missing on; those
