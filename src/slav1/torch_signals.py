@@ -97,17 +97,19 @@ class LossReader:
         if total is not None and scale is not None and scale != num:
             loss = total * (scale / num)
         values = [loss, *gradient[:3]]
-        late = {i: x for i, x in enumerate(values) if isinstance(x, Tensor)}
+        tensors = [value for value in values if isinstance(value, Tensor)]
         recorder = self._recorder
-        if late:
+        if tensors:
             number = recorder.end_step(step, batch=batch, flags=flags)
-            copy, arrival = _copy_to_host(list(late.values()))
-            is_scaled = gradient.is_scaled
-            self._late.append(_Late(number, values, list(late), copy, arrival, is_scaled))
+            copy, arrival = _copy_to_host(tensors)
+            places = [i for i, value in enumerate(values) if isinstance(value, Tensor)]
+            self._late.append(_Late(number, values, places, copy, arrival, gradient.is_scaled))
             self._show_arrived()
             return
-        step_values, own_flags = self._read(values, is_scaled=gradient.is_scaled)
-        number = recorder.end_step(step, batch=batch, flags=flags | own_flags, **step_values)
+        loss, norm, share, own_flags = self._read(values, is_scaled=gradient.is_scaled)
+        number = recorder.end_step(
+            step, loss=loss, grad_norm=norm, zero_share=share, batch=batch, flags=flags | own_flags
+        )
         recorder.publish(number)
 
     def drain(self) -> None:
@@ -122,26 +124,29 @@ class LossReader:
             if late.arrival.query():
                 arrived = dict(zip(late.places, late.copy.tolist(), strict=True))
                 values = [arrived.get(i, value) for i, value in enumerate(late.values)]
-                step_values, flags = self._read(values, is_scaled=late.is_scaled)
+                loss, norm, share, flags = self._read(values, is_scaled=late.is_scaled)
                 if LOSS in arrived and not math.isfinite(arrived[LOSS]):
                     flags |= layout.LOSS_NON_FINITE
-                self._recorder.add_late(late.number, flags=flags, **step_values)
+                self._recorder.add_late(
+                    late.number, loss=loss, grad_norm=norm, zero_share=share, flags=flags
+                )
             self._recorder.publish(late.number)
 
-    def _read(self, values: list[Any], *, is_scaled: bool) -> tuple[dict[str, float], int]:
-        """Numbers and flags of a record, from numbers on the host."""
+    def _read(self, values: list[Any], *, is_scaled: bool) -> tuple[float, float, float, int]:
+        """Loss, norm, share of zeros and flags of a record, from numbers on the host."""
         loss, norm, zero_share, is_left_out = values
         flags = layout.UPDATE_LEFT_OUT if is_left_out else 0
-        numbers = {"loss": math.nan}
-        if loss is not None:
-            numbers["loss"], flags = loss, flags | layout.HAS_LOSS
+        if loss is None:
+            loss = math.nan
+        else:
+            flags |= layout.HAS_LOSS
         # What a scaler finds infinite it leaves out by itself.
-        if norm is not None and (math.isfinite(norm) or not is_scaled):
-            numbers["grad_norm"], flags = norm, flags | layout.HAS_GRAD_NORM
+        if norm is None or (is_scaled and not math.isfinite(norm)):
+            norm = math.nan
+        else:
+            flags |= layout.HAS_GRAD_NORM
             self._hear_norm(norm)
-        if zero_share is not None:
-            numbers["zero_share"] = zero_share
-        return numbers, flags
+        return loss, norm, math.nan if zero_share is None else zero_share, flags
 
 
 class _Late(NamedTuple):

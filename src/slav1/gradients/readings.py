@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -73,8 +74,8 @@ def _gathered(gradients: Sequence[Tensor]) -> Tensor:
         # Of one alone the other way makes a view.
         return gradients[0].reshape(-1).clone()
     # As DDP fills its buckets; what is public does the same in a loop of Python's.
-    together: Tensor = torch._utils._flatten_dense_tensors(gradients)  # noqa: SLF001 - see above
-    return together
+    flatten: Any = torch._utils._flatten_dense_tensors  # noqa: SLF001 - see above
+    return cast("Tensor", flatten(gradients))
 
 
 def part_of(gradient: Tensor, num_elements: int) -> Tensor:

@@ -37,15 +37,13 @@ class Reflex:
         Returns:
             Whether it is left out; on a device 1.0 or 0.0.
         """
-        optimizer = plan.optimizer()
-        assert optimizer is not None, "it is about to make a step"
         if plan.is_on_host:
             norm = _probed(plan, step) if norm is None else norm
-            return not math.isfinite(norm) and _taken_away(optimizer)
+            return not math.isfinite(norm) and _taken_away(_optimizer_of(plan))
         is_bad = _seen(plan, norm, step)
         if is_bad is None:
             return False
-        return self._on_device(optimizer, gradients, is_bad, is_fused=plan.is_fused)
+        return self._on_device(_optimizer_of(plan), gradients, is_bad, is_fused=plan.is_fused)
 
     def leave_out_known(self, optimizer: Any, norm: Tensor | float) -> Tensor | bool:
         """The same where this rank holds parts of gradients, and the host has reduced their norm.
@@ -83,23 +81,30 @@ class Reflex:
         self._told.clear()
 
 
+def _optimizer_of(plan: Plan) -> Any:
+    optimizer = plan.optimizer()
+    assert optimizer is not None, "it is about to make a step"
+    return optimizer
+
+
 def _seen(plan: Plan, norm: Any, step: int) -> Tensor | None:
     """1.0 or 0.0 on the device; None if there is nothing to look at."""
     if isinstance(norm, Tensor):
         return flag_unless_finite(norm)
-    probes = _gradients_in_turn(plan, step) if norm is None else []
+    probes = gradients_of(plan.probes[step % len(plan.probes)]) if norm is None else []
     return flag_unless_all_finite(probes) if probes else None
-
-
-def _gradients_in_turn(plan: Plan, step: int) -> list[Tensor]:
-    return gradients_of(plan.probes[step % len(plan.probes)])
 
 
 def _probed(plan: Plan, step: int) -> float:
     """Finite if the gradients whose turn it is are."""
-    # In the same type as all: a sum of healthy halves may leave their range. One by one, since
-    # what takes a list has more to prepare than two of these.
-    return sum([one.sum(dtype=plan.dtype).item() for one in _gradients_in_turn(plan, step)])
+    total = 0.0
+    for parameter in plan.probes[step % len(plan.probes)]:
+        gradient = parameter.grad
+        if gradient is not None:
+            # In the same type as a norm: a sum of healthy halves may leave their range. One by
+            # one, since what takes a list has more to prepare than two of these.
+            total += gradient.sum(dtype=plan.dtype).item()
+    return total
 
 
 def _taken_away(optimizer: Any) -> bool:
