@@ -27,7 +27,7 @@ class LoopGradients:
         )
         self._engine: EngineUpdates | None = None
         self.are_whole = False
-        """Whether ranks that sync hold the same, whole gradients."""
+        """Whether each rank holds whole gradients; those of a sync are the same on all."""
         self.has_scaler = False
         """Whether a gradient scaler skips updates in healthy runs."""
         self._known_norm: Any = None
@@ -60,7 +60,8 @@ class LoopGradients:
         self.forget_norm()
         self.watch.before_update(
             optimizer,
-            are_whole=self.are_whole and (is_synced or self._session.peers.world_size == 1),
+            are_whole=self.are_whole,
+            is_reduced=is_synced or self._session.peers.world_size == 1,
             known_norm=norm if is_only_one else None,
             is_known_alike=is_alike,
             is_scaled=self.has_scaler,

@@ -68,10 +68,8 @@ def plan_for(optimizer: Any, *, norm_every: int) -> Plan | str:
     Returns:
         The plan; or why these gradients can't be read, as the end of a sentence.
     """
-    if not isinstance(optimizer, Optimizer):
-        return "the optimizer is none of torch's"
-    if isinstance(optimizer, LBFGS):
-        return "LBFGS asks for several gradients a step"
+    if why := why_unread(optimizer):
+        return why
     given = [one for group in optimizer.param_groups for one in group["params"]]
     # What DDP leaves alone has another gradient on each rank: a norm with it would part them.
     shared = [one for one in given if not getattr(one, "_ddp_ignored", False)]
@@ -100,6 +98,16 @@ def plan_for(optimizer: Any, *, norm_every: int) -> Plan | str:
         is_gathered=kind == "cpu" and is_small,
         is_fused=all(group.get("fused") for group in optimizer.param_groups),
     )
+
+
+def why_unread(optimizer: Any) -> str:
+    """Why the gradients of this optimizer can't be read, as for :func:`plan_for`; empty if its
+    kind does not speak against it."""
+    if not isinstance(optimizer, Optimizer):
+        return "the optimizer is none of torch's"
+    if isinstance(optimizer, LBFGS):
+        return "LBFGS asks for several gradients a step"
+    return ""
 
 
 def gradients_of(parameters: Sequence[Tensor]) -> list[Tensor]:

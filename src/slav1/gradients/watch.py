@@ -12,7 +12,7 @@ from torch import Tensor
 from slav1.contract import Contract, Mode
 from slav1.contract.settings import GradientSettings
 from slav1.gradients.clipping import Shortener
-from slav1.gradients.plan import Plan, gradients_of, plan_for
+from slav1.gradients.plan import Plan, gradients_of, plan_for, why_unread
 from slav1.gradients.readings import part_of, total_norm, zero_share
 from slav1.gradients.reflex import Reflex
 from slav1.gradients.restraint import DecayedRates, Restraint
@@ -77,6 +77,7 @@ class GradientWatch:
         optimizer: Any,
         *,
         are_whole: bool,
+        is_reduced: bool = True,
         known_norm: Tensor | float | None = None,
         is_known_alike: bool = False,
         is_scaled: bool = False,
@@ -85,7 +86,8 @@ class GradientWatch:
 
         Args:
             optimizer: The one of torch, with its parameters.
-            are_whole: Whether each rank holds the whole reduced gradient.
+            are_whole: Whether each rank holds the whole gradient, and not a part of it.
+            is_reduced: Whether it is the same on all ranks.
             known_norm: The norm, where the host has computed it.
             is_known_alike: Whether that is the same number on all ranks, though each holds only
                 parts of the gradient.
@@ -97,7 +99,7 @@ class GradientWatch:
         if not self._is_wanted or (is_scaled and handles_scale):
             # An update that unscales by itself comes before its gradients are worth reading.
             return
-        plan = self._plan(optimizer, are_whole=are_whole)
+        plan = self._plan(optimizer, are_whole=are_whole, is_reduced=is_reduced)
         if plan is None:
             if known_norm is not None:
                 has_reflex = self._has_reflex and is_known_alike and not is_scaled
@@ -200,7 +202,15 @@ class GradientWatch:
         is_needed = self._has_reflex or self._shortener.is_adaptive or settings.norm
         return is_needed or self._restraint.max_norm > 0.0 or settings.zero_share_every > 0
 
-    def _plan(self, optimizer: Any, *, are_whole: bool) -> Plan | None:
+    def _plan(self, optimizer: Any, *, are_whole: bool, is_reduced: bool) -> Plan | None:
+        if are_whole and not is_reduced:
+            # Only now: the next update may come after a sync again.
+            why = why_unread(optimizer) or (
+                "no sync of ranks was seen before an update (LocalSGD, no_sync, or a model that "
+                "was not prepared)"
+            )
+            self._say(f"Gradients are not looked at, because {why}.")
+            return None
         number = id(optimizer)
         if number in self._plans:
             plan = self._plans[number]

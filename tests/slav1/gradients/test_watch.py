@@ -237,6 +237,26 @@ def test_what_can_t_be_read_is_said_once(way: str) -> None:
     assert toy.watch.take() == NOTHING_READ
 
 
+def test_an_update_without_a_sync_is_left_alone_and_said() -> None:
+    """
+    What each rank updates with by itself, as in LocalSGD, is not looked at, for that reason
+    and no other, until an update comes after a sync again; LBFGS is told as what it is.
+    """
+    toy = Toy()
+    bfgs: Any = torch.optim.LBFGS(toy.parameters)
+    for parameter in toy.parameters:
+        parameter.grad = torch.full_like(parameter, math.nan)
+
+    for optimizer in (toy.optimizer, toy.optimizer, bfgs):
+        toy.watch.before_update(optimizer, are_whole=True, is_reduced=False)
+    assert toy.watch.take() == NOTHING_READ
+    toy.watch.before_update(toy.optimizer, are_whole=True)
+
+    assert toy.watch.take().is_left_out is True
+    assert ["no sync of ranks" in said for said in toy.said] == [True, False]
+    assert "because LBFGS asks" in toy.said[1]
+
+
 @pytest.mark.parametrize("is_alike", [True, False])
 def test_parts_are_left_out_only_by_a_norm_that_is_the_same_on_all_ranks(is_alike: bool) -> None:
     """
