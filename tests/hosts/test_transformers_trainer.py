@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 
 pytest.importorskip("transformers", reason="pip install -e '.[transformers]'")
 import trainers
@@ -501,6 +502,30 @@ def test_a_callback_in_the_wrong_place_is_refused(make):
     late.add_callback(SLATrainerCallback())
     with pytest.raises(ValueError, match=r"callbacks=\[SLATrainerCallback\(\)\]"):
         late.train()
+
+
+def test_a_callback_that_is_removed_lets_the_trainer_go(make, caplog):
+    """
+    A trainer whose callback was removed trains as one that never had it, with its own
+    accelerator and checkpoints, which is said once; added again it watches again.
+    """
+    made = make(max_steps=4, contract=WATCHED)
+    made.train()
+    runs = Path(made.sla.run_folder).parent
+
+    made.remove_callback(made.sla)
+    made.args.output_dir += "-alone"
+    for _ in range(2):
+        made.train()
+    saved = {path.name for path in Path(made.args.output_dir, "checkpoint-4").iterdir()}
+    assert type(made.accelerator) is Accelerator
+    assert not [name for name in saved if "sla" in name]
+    assert caplog.text.count("was removed: this trainer is not watched") == 1
+    assert len(run_folders(runs)) == 1
+    made.add_callback(made.sla)
+    made.train()
+
+    assert len(run_folders(runs)) == 2
 
 
 def test_a_changed_import_is_enough(tmp_path, monkeypatch):

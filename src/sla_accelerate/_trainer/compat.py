@@ -184,6 +184,11 @@ def begin_again(host: Any) -> None:
     handler.on_train_begin = on_train_begin
 
 
+def is_told(host: Any, callback: Any) -> bool:
+    """Whether a callback is still one of the trainer's."""
+    return any(one is callback for one in host.callback_handler.callbacks)
+
+
 def put_last(host: Any, callback: Any) -> None:
     """Lets a callback be told after all others, so that it has the last word."""
     callbacks = host.callback_handler.callbacks

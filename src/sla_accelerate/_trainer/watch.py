@@ -82,6 +82,8 @@ class TrainerWatch:
         self.run_folder: Path | None = None
         """Folder of the last run."""
         self._accelerator: Any = None
+        """The trainer's, under the contract; None if it was let go of."""
+        self._host_class = type(host.accelerator)
         self._attach()
         compat.watch_skipping()
         self._wrap()
@@ -143,6 +145,9 @@ class TrainerWatch:
         *args: Any,
         **kw: Any,
     ) -> Any:
+        if not compat.is_told(self._host, self._callback):
+            self._let_go()
+            return train(resume_from_checkpoint, *args, **kw)
         trial = kw.get("trial", args[0] if args else None)
         try:
             run = self._begin(trial)
@@ -165,7 +170,7 @@ class TrainerWatch:
         return values if self._run is None else self._run.place.values(values)
 
     def _loop(self, loop: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        if self._host.accelerator is not self._accelerator:
+        if self._run is not None and self._host.accelerator is not self._accelerator:
             # A search for parameters makes another one.
             self._attach()
         while True:
@@ -211,6 +216,8 @@ class TrainerWatch:
             return load(*args, **kwargs)
 
     def _finish(self, finish: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        if self._run is None:
+            return finish(*args, **kwargs)
         # The host would remove all checkpoints but the best one, among them the last good one.
         settings = self._host.args
         limit, settings.save_total_limit = settings.save_total_limit, None
@@ -231,9 +238,19 @@ class TrainerWatch:
             skip_bad_batches=wanted.skips_bad_batches,
         )
 
+    def _let_go(self) -> None:
+        """The callback was removed: the host trains as if it had never been there."""
+        self.stopped_at = self.run_folder = None
+        if self._accelerator is not None:
+            self._accelerator.__class__ = self._host_class
+            self._accelerator = None
+            _log.warning("The SLATrainerCallback was removed: this trainer is not watched.")
+
     def _begin(self, trial: Any) -> _Run:
         """Collective. Joins the run, on all ranks."""
         self.stopped_at = None
+        if self._accelerator is None:
+            self._attach()
         compat.put_last(self._host, self._callback)
         watch: LoopWatch = self._accelerator._sla_begin()
         self.run_folder = watch.session.run_folder
