@@ -1,6 +1,6 @@
 """What table and policy of a contract say about breaches, found anew or long ago."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +8,7 @@ from pathlib import Path
 from slav1.breach import Breach, Fact
 from slav1.cli._errors import CommandLineError
 from slav1.cli._output import print_note, print_table
+from slav1.cli._past_steps import PastSteps
 from slav1.contract import Contract, Mode
 from slav1.coordinator.adviser import Adviser, metadata_of
 from slav1.coordinator.rollbacks import Rollbacks
@@ -35,11 +36,11 @@ class Judge:
         """The contract to judge by."""
         self._policy = policy
         self._told: set[str] = set()
+        self._rollbacks = Rollbacks(contract.checkpoint)
         self.begin({})
 
     def begin(self, metadata: Mapping[str, str | int | bool]) -> None:
-        """What comes now belongs to a run, or an attempt of one, of its own."""
-        self._rollbacks = Rollbacks(self.contract.checkpoint)
+        """What comes now belongs to another start of the run."""
         facts = {**metadata_of(self.contract), **metadata}
         self._adviser = (
             None if self._policy is None else Adviser(self._policy, self.contract, facts)
@@ -49,6 +50,11 @@ class Judge:
         """A rank has made a step."""
         if self._adviser is not None:
             self._adviser.on_samples([sample], sample.time_s)
+
+    def know(self, samples: Iterable[Sample]) -> None:
+        """These are the last steps that are known of the ranks, and no other."""
+        if self._adviser is not None:
+            self._adviser.know(samples)
 
     def went_back(self, step: int) -> None:
         """The run was sent back at the end of ``step``."""
@@ -120,29 +126,30 @@ def judge_of(contract: Contract, copy: Path | None = None) -> Iterator[Judge]:
         policy.close()
 
 
-def judged_again(
-    entries: Sequence[Entry], judge: Judge, rings: Mapping[int, Mapping[int, Sample]]
-) -> Iterator[Entry]:
+def judged_again(entries: Sequence[Entry], judge: Judge, run: Path) -> Iterator[Entry]:
     """Judges the breaches of a ledger by another contract.
 
     Args:
         entries: The ledger, all attempts.
         judge: The contract to judge by.
-        rings: What is kept of the ranks' steps, by rank and step.
+        run: Folder of the run, for what is kept of the ranks' steps.
 
     Yields:
         Each breach of a rule that the contract has, with its mode and action; what was
         done about it stands in ``evidence.before``. One of a rule that is off is a notice.
     """
+    steps = PastSteps(run, entries)
     attempt = None
     for entry in entries:
+        steps.pass_by(entry)
         if entry.attempt != attempt:
             attempt = entry.attempt
-            judge.begin(_metadata(entry))
+            judge.begin(metadata_in(entry, run))
         if entry.kind == "decision" and entry.action == "rollback" and entry.step is not None:
             judge.went_back(entry.step)
         if entry.kind == "breach" and entry.rule in judge.contract.rules:
-            yield _judged(entry, judge, rings)
+            judge.know(steps.at(entry.step))
+            yield _judged(entry, judge)
 
 
 def print_changes(source: str, entries: Sequence[Entry]) -> None:
@@ -163,7 +170,7 @@ def print_changes(source: str, entries: Sequence[Entry]) -> None:
     print_note(f"{source}: {num_changed} of {len(rows)} past breaches would be judged differently.")
 
 
-def _judged(entry: Entry, judge: Judge, rings: Mapping[int, Mapping[int, Sample]]) -> Entry:
+def _judged(entry: Entry, judge: Judge) -> Entry:
     assert entry.rule is not None, "it was looked up"
     rule = judge.contract.rules[entry.rule]
     before = {"mode": entry.mode, "action": entry.action, **_would_have(entry.evidence)}
@@ -171,9 +178,6 @@ def _judged(entry: Entry, judge: Judge, rings: Mapping[int, Mapping[int, Sample]
     if rule.mode is Mode.OFF:
         evidence = {**kept, "before": before}
         return replace(entry, kind="notice", mode="off", action="log", evidence=evidence)
-    sample = None if entry.rank is None else rings.get(entry.rank, {}).get(entry.step or 0)
-    if sample is not None:
-        judge.see(sample)
     verdict = judge.verdict(_breach(entry, kept))
     return replace(
         entry,
@@ -208,11 +212,12 @@ def _breach(entry: Entry, evidence: Mapping[str, Fact]) -> Breach:
     )
 
 
-def _metadata(entry: Entry) -> dict[str, str | int | bool]:
+def metadata_in(entry: Entry, run: Path) -> dict[str, str | int | bool]:
+    """What the first line of a start tells of the job."""
     names = ("world_size", "num_nodes")
     counts = {name: entry.evidence[name] for name in names if name in entry.evidence}
     known = {name: value for name, value in counts.items() if isinstance(value, int)}
-    return {"attempt": entry.attempt, **known}
+    return {"run_id": run.resolve().name, "attempt": entry.attempt, **known}
 
 
 def _would_have(evidence: Mapping[str, Fact]) -> dict[str, Fact]:

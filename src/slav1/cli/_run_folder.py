@@ -92,24 +92,33 @@ def has_rings(run: Path) -> bool:
 
 
 def rings_of(run: Path) -> dict[int, dict[int, Sample]]:
-    """The samples of every rank by step.
+    """The samples of every rank by step, as it was the last time.
 
     Raises:
         CommandLineError: If there is no ring, or one can't be read.
     """
-    rings: dict[int, dict[int, Sample]] = {}
-    for path in run.iterdir():
-        match = _RING.fullmatch(path.name)
-        if match is None:
-            continue
-        try:
-            samples = read_ring_file(path)
-        except (BlockVersionError, OSError) as error:
-            raise CommandLineError(f"{path} can't be replayed: {error}") from error
-        rings[int(match[1])] = {sample.step: sample for sample in samples}
-    if not rings:
+    found = samples_in(run)
+    if not found:
         raise CommandLineError(
             f"{run} holds no flight ring (ring-<rank>.bin): rings are kept when something "
             "happened. Give a CSV file to replay a series of your own."
         )
-    return rings
+    return {rank: {each.step: each for each in samples} for rank, samples in found.items()}
+
+
+def samples_in(folder: Path) -> dict[int, list[Sample]]:
+    """What the flight rings in a folder hold by rank, oldest first; nothing if none is there.
+
+    Raises:
+        CommandLineError: If one can't be read.
+    """
+    found: dict[int, list[Sample]] = {}
+    for path in folder.iterdir() if folder.is_dir() else ():
+        match = _RING.fullmatch(path.name)
+        if match is None:
+            continue
+        try:
+            found[int(match[1])] = read_ring_file(path)
+        except (BlockVersionError, OSError) as error:
+            raise CommandLineError(f"{path} can't be replayed: {error}") from error
+    return found

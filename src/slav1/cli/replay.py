@@ -10,7 +10,14 @@ import typer
 from slav1 import replay as series
 from slav1.breach import Breach, Fact, Status
 from slav1.cli._errors import CommandLineError
-from slav1.cli._judged_again import Judge, judge_of, judged_again, print_changes, verdict_facts
+from slav1.cli._judged_again import (
+    Judge,
+    judge_of,
+    judged_again,
+    metadata_in,
+    print_changes,
+    verdict_facts,
+)
 from slav1.cli._output import print_note, print_table
 from slav1.cli._run_folder import (
     POLICY_COPY,
@@ -19,7 +26,6 @@ from slav1.cli._run_folder import (
     events_of,
     find_run,
     has_rings,
-    rings_of,
 )
 from slav1.contract import Contract, ContractError, Mode, Rule
 from slav1.detectors._detector import Detector
@@ -83,13 +89,20 @@ def _run(run: Path, given: Path | None, *, is_shown: bool) -> tuple[list[Entry],
     """What the rings show, and the ledger's breaches judged by a contract that was given."""
     in_force = contract_of(run, given)
     with judge_of(in_force, None if given else run / POLICY_COPY) as judge:
-        ledger = entries_of(run) if given else []
-        if not has_rings(run) and any(entry.kind == "breach" for entry in ledger):
+        ledger = entries_of(run)
+        past = ledger if given else []
+        if not has_rings(run) and any(entry.kind == "breach" for entry in past):
             if is_shown:
                 print_note(f"{run} holds no flight rings: only its ledger is judged.")
-            return [], list(judged_again(ledger, judge, {}))
+            return [], list(judged_again(past, judge, run))
+        num_past = sum(entry.kind == "breach" for entry in ledger)
+        if num_past and not given and is_shown:
+            breaches = "1 breach" if num_past == 1 else f"{num_past} breaches"
+            print_note(f"{run}: its ledger holds {breaches}; --contract judges them as well.")
+        starts = [entry for entry in ledger if entry.kind == "start"]
+        judge.begin(metadata_in(starts[-1], run) if starts else {"run_id": run.resolve().name})
         found = [_entry(breach, judge) for breach in _of_run(run, in_force, judge)]
-        return found, list(judged_again(ledger, judge, rings_of(run)) if ledger else ())
+        return found, list(judged_again(past, judge, run))
 
 
 def _contract_for_series(given: Path | None) -> Contract:

@@ -72,6 +72,10 @@ class Adviser:
             self._samples[sample.rank] = sample
             self._last_step_s = now_s
 
+    def know(self, samples: Iterable[Sample]) -> None:
+        """The last step of each rank is one of these, or not known."""
+        self._samples = {sample.rank: sample for sample in samples}
+
     def on_breach(self, rule: str) -> None:
         """A breach has been judged."""
         self._num_breaches[rule] += 1

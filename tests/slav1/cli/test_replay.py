@@ -15,15 +15,19 @@ from slav1.sample import Round, Sample
 
 
 def write_ring(
-    folder: Path, rank: int, losses: dict[int, float], version: int = layout.VERSION
+    folder: Path,
+    rank: int,
+    losses: dict[int, float] | list[tuple[int, float]],
+    version: int = layout.VERSION,
 ) -> Path:
     """Writes a ring as a monitor leaves it, one step for each loss."""
+    losses = list(losses.items()) if isinstance(losses, dict) else losses
     folder.mkdir(parents=True, exist_ok=True)
     words = [0] * layout.NUM_WORDS
     words[Word.MAGIC], words[Word.VERSION] = layout.MAGIC, version
     words[Word.RANK], words[Word.NUM_SLOTS], words[Word.NUM_RECORDS] = rank, 64, len(losses)
     data = b"".join(word.to_bytes(8, "little") for word in words)
-    for number, (step, loss) in enumerate(losses.items()):
+    for number, (step, loss) in enumerate(losses):
         not_finite = 0 if math.isfinite(loss) else layout.LOSS_NON_FINITE
         flags = layout.HAS_LOSS | not_finite
         times = [0.1] + [math.nan] * 8
@@ -271,6 +275,19 @@ def test_past_breaches_are_judged_by_another_contract(sla, tmp_path):
     assert "3 of 3 past breaches would be judged differently" in shown.err
 
 
+def test_breaches_of_the_ledger_are_pointed_at(sla, tmp_path):
+    """
+    Without a contract only the rings are looked at: that the ledger holds breaches, which may
+    be about steps made again since, is said.
+    """
+    run = write_past(tmp_path / "run")
+    (run / "contract.yaml").write_text("level: L1")
+    write_ring(run, 0, healthy(20))
+
+    assert "ledger holds 4 breaches" in sla("replay", run).err
+    assert sla("replay", run, "--json").err == ""
+
+
 @pytest.mark.slow
 def test_past_breaches_are_judged_by_another_policy(sla, tmp_path):
     """
@@ -309,6 +326,47 @@ def test_past_breaches_are_judged_by_another_policy(sla, tmp_path):
     )
     kept, _ = parse_ledger(sla("replay", run, "--json").out.encode())
     assert {entry.action for entry in kept if entry.kind == "breach"} == {"stop"}
+
+
+@pytest.mark.slow
+def test_a_policy_is_told_what_was_so_when_a_breach_was_found(sla, tmp_path):
+    """
+    Of a step that was made again after a rollback, or in another start, the policy sees what
+    was measured then; of one that no ring has any more nothing, and not another one's. Rollbacks
+    of earlier starts count, and the job is known.
+    """
+    (tmp_path / "mine.rego").write_text(
+        "package slav1.decision\n"
+        'action := "stop" if input.metrics.loss > 5\n'
+        'action := "restart" if { input.metrics.loss < 1; input.history.rollbacks == 1 }\n'
+        'action := "snapshot" if { not input.metrics.loss; input.history.rollbacks == 1\n'
+        ' input.metadata.run_id == "run"; input.metadata.world_size == 2 }\n'
+    )
+    other = tmp_path / "other.yaml"
+    other.write_text("level: L1\npolicy: mine.rego")
+    run = tmp_path / "run"
+    again = [(4, 2.0), (5, 9.0), (6, 2.0), (7, 2.0), (5, 0.5), (6, 2.0)]
+    write_ring(run / "attempt-0", 1, again)
+    write_ring(run, 0, {5: 7.0})
+    breach = {"kind": "breach", "rule": "hang", "mode": "enforce", "action": "stop"}
+    lines = [
+        (0, LEDGER[0]),
+        (0, {**breach, "rank": 1, "step": 5}),
+        (0, {"kind": "decision", "rule": "hang", "step": 7, "action": "rollback"}),
+        (0, {"kind": "restored", "step": 4, "evidence": {"how": "rollback"}}),
+        (0, {**breach, "rank": 1, "step": 5}),
+        (1, LEDGER[0]),
+        (1, {**breach, "rank": None, "step": 5}),
+        (1, {**breach, "rank": None, "step": 99}),
+    ]
+    (run / "ledger.jsonl").write_text(
+        "\n".join(Entry(time_ns=5, attempt=attempt, **line).to_json() for attempt, line in lines)
+    )
+
+    entries, _ = parse_ledger(sla("replay", run, "--contract", other, "--json").out.encode())
+
+    past = [(entry.step, entry.action) for entry in entries if entry.time_ns]
+    assert past == [(5, "stop"), (5, "restart"), (5, "stop"), (99, "snapshot")]
 
 
 def test_a_policy_that_cant_be_used_is_a_mistake_in_use(sla, tmp_path):
