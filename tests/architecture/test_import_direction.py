@@ -10,7 +10,7 @@ from ._sources import Import, imports, trees
 # Each line may import the lines above it, but not its neighbours. The longest name that
 # fits counts. The root `slav1` is what users import; below it only its version is used.
 LINES = [
-    {"slav1.phase", "slav1.decision", "slav1.state"},
+    {"slav1.phase", "slav1.decision", "slav1.named_ranks", "slav1.state"},
     {"slav1.checkpoint.peers", "slav1.session.parts"},
     {"slav1.sample", "slav1.breach"},
     {"slav1.detectors", "slav1.ledger", "slav1.recorder", "slav1.startup", "slav1.testing"},

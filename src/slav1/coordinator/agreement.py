@@ -6,6 +6,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from slav1.decision import Action, Decision
+from slav1.named_ranks import named, numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,8 +238,8 @@ class Agreement:
 
     def _start(self, decision: Decision) -> Effects:
         if self._lost:
-            ranks = ", ".join(map(str, sorted(self._lost)))
-            return (_outcome(decision, Result.WITHDRAWN, f"Ranks that were lost: {ranks}."),)
+            reason = f"Ranks that were lost: {numbers(sorted(self._lost))}."
+            return (_outcome(decision, Result.WITHDRAWN, reason),)
         if self._done:
             return (_outcome(decision, Result.MOOT, "Training has ended."),)
         self._current = decision
@@ -270,8 +271,8 @@ class Agreement:
 
     def _report_overdue(self, decision: Decision) -> Effects:
         self._is_overdue = True
-        ranks = ", ".join(map(str, self._missing()))
-        reason = f"Not carried out within {self._carry_out_limit_s:g} s by ranks {ranks}."
+        late = named(self._missing())
+        reason = f"Not carried out within {self._carry_out_limit_s:g} s by {late}."
         return (self._outcome_of(decision, Result.OVERDUE, reason),)
 
     def _end(self, result: Result, reason: str) -> Effects:

@@ -6,6 +6,7 @@ from slav1.breach import Breach
 from slav1.coordinator.journal import Journal
 from slav1.coordinator.membership import JOIN_NOTICE_S, NODE_SILENCE_S
 from slav1.coordinator.recovery import Recovered
+from slav1.named_ranks import numbers
 from slav1.verdict import RECOVERY_RULE
 
 
@@ -47,7 +48,7 @@ def ranks_missing(journal: Journal, ranks: Sequence[int]) -> None:
     """Some ranks have not joined in time."""
     journal.note(
         "notice",
-        f"Ranks {_listed(ranks)} have not joined within {JOIN_NOTICE_S:g} s of the first one; "
+        f"Ranks {numbers(ranks)} have not joined within {JOIN_NOTICE_S:g} s of the first one; "
         "the others will wait for them. Look at their output, and whether they run at all.",
         evidence={"missing": list(ranks)},
     )
@@ -58,7 +59,7 @@ def node_silent(journal: Journal, node: int, ranks: Sequence[int]) -> None:
     journal.note(
         "notice",
         f"The monitor of node {node} has said nothing for {NODE_SILENCE_S:g} s. Its ranks "
-        f"({_listed(ranks)}) are not watched meanwhile; they count as lost if others wait for "
+        f"({numbers(ranks)}) are not watched meanwhile; they count as lost if others wait for "
         "them.",
         evidence={"node": node, "ranks": list(ranks)},
     )
@@ -79,7 +80,7 @@ def node_lost(node: int, ranks: Sequence[int]) -> Breach:
         statistic=NODE_SILENCE_S,
         limit=NODE_SILENCE_S,
         unit="s",
-        message=f"Node {node} (ranks {_listed(ranks)}) is lost: its monitor says nothing any "
+        message=f"Node {node} (ranks {numbers(ranks)}) is lost: its monitor says nothing any "
         "more, and the other ranks do not go on.",
         evidence={"kind": "node_lost", "node": node, "ranks": list(ranks)},
     )
@@ -133,10 +134,6 @@ def unusable(journal: Journal, rules: Iterable[str]) -> None:
             "or version); it starts afresh.",
             rule=name,
         )
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks)) or "none"
 
 
 def recovered(journal: Journal, how: Recovered) -> None:

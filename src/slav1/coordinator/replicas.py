@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from slav1.coordinator.messages import RankDigests, RankReplicas
+from slav1.named_ranks import named, numbers
 from slav1.sample import Difference, Replicas
 
 MAX_WAITING = 8
@@ -165,13 +166,12 @@ def _camps(values: Mapping[int, bytes], index: int) -> tuple[tuple[int, ...], ..
 
 
 def _introduced(message: RankReplicas) -> str:
-    num = len(message.slots)
+    num, ranks = len(message.slots), named(message.ranks)
     num_parameters = sum(1 for _, kind in message.names if kind == "parameter")
     without = f" Not compared: {'; '.join(message.left_out)}." if message.left_out else ""
-    ranks = ", ".join(map(str, message.ranks[:8])) + (", ..." if len(message.ranks) > 8 else "")
     return (
         f"Copies that must be equal bit for bit are compared every {message.every_steps} steps "
-        f"between ranks {ranks}: {num_parameters} parameters and {num - num_parameters} tensors "
+        f"between {ranks}: {num_parameters} parameters and {num - num_parameters} tensors "
         f"of optimizers.{without}"
     )
 
@@ -180,7 +180,7 @@ def _unlike(declared: Mapping[int, str]) -> str:
     groups: dict[str, list[int]] = {}
     for rank in sorted(declared):
         groups.setdefault(declared[rank], []).append(rank)
-    told = " and ".join(str(ranks) for ranks in groups.values())
+    told = " and ".join(f"[{numbers(ranks)}]" for ranks in groups.values())
     return (
         f"Ranks {told} should hold copies of the same tensors, but these differ in number, name, "
         "shape or in how they lie in memory: they are compared within each of these groups only."

@@ -6,6 +6,7 @@ from typing import ClassVar, NamedTuple
 
 from slav1.breach import Breach, Fact, Status
 from slav1.detectors._reruns import observe_rerun
+from slav1.named_ranks import named
 from slav1.sample import Difference, Replicas, Rerun
 
 MAX_TOLD = 16
@@ -253,10 +254,12 @@ def _what(event: Replicas, suspects: tuple[int, ...]) -> str:
     more = f" and of {num_more} more tensor{'s' if num_more > 1 else ''}" if num_more else ""
     others = [rank for rank in event.ranks if rank not in suspects]
     if not others:
-        return f"{_listed(suspects)} hold different bits of {kind}{first.parameter}{more}"
+        return (
+            f"{named(suspects).capitalize()} hold different bits of {kind}{first.parameter}{more}"
+        )
     verb = "holds" if len(suspects) == 1 else "hold"
     them = f"the other {len(others)} ranks" if len(others) > 1 else "the other rank"
-    told = _listed(suspects)
+    told = named(suspects).capitalize()
     return f"{told} {verb} other bits of {kind}{first.parameter}{more} than {them}"
 
 
@@ -278,7 +281,3 @@ def _evidence(event: Replicas, suspects: tuple[int, ...]) -> dict[str, Fact]:
         "num_tensors": event.num_tensors,
         "differing": differing,
     }
-
-
-def _listed(ranks: tuple[int, ...]) -> str:
-    return f"{'Rank' if len(ranks) == 1 else 'Ranks'} {', '.join(map(str, ranks))}"

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from slav1.breach import Breach
+from slav1.named_ranks import named
 from slav1.sample import Round
 
 
@@ -34,7 +35,6 @@ class UpdateSkew:
         without = [sample.rank for sample in event.samples if sample.is_update_left_out]
         if not without or len(without) == len(event.samples):
             return state, None
-        told = ", ".join(map(str, without[:8])) + (", ..." if len(without) > 8 else "")
         return state, Breach(
             rule=self.RULE,
             rank=without[0] if len(without) == 1 else None,
@@ -43,8 +43,8 @@ class UpdateSkew:
             limit=0.0,
             unit="ranks without the update",
             message=(
-                f"The update of step {event.step} was left out on ranks {told} only: their "
-                "gradient was not that of the other ranks, and the weights differ from here on."
+                f"The update of step {event.step} was left out on {named(without)} only: the "
+                "gradient there was not that of the others, and the weights differ from here on."
             ),
             evidence={"ranks": list(without[:64]), "num_ranks": len(event.samples)},
         )

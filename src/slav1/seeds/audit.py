@@ -5,14 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from slav1.named_ranks import named
 from slav1.seeds.choice import offset_of
 from slav1.seeds.determinism import lacking
 
 Moment = Literal["start", "repair", "resume", "rollback"]
 """When ranks are compared."""
-
-MOST_RANKS_NAMED = 16
-"""Ranks that a sentence names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,13 +84,6 @@ def judge(looks: Sequence[Mapping[str, Any]], promise: Promise, moment: Moment) 
     )
 
 
-def listed(ranks: Sequence[int]) -> str:
-    """Names ranks in a sentence."""
-    shown = ", ".join(map(str, ranks[:MOST_RANKS_NAMED]))
-    more = len(ranks) - MOST_RANKS_NAMED
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}" + (f" and {more} more" * (more > 0))
-
-
 def apart(values: Sequence[Any]) -> tuple[int, ...]:
     """Ranks whose value is another than that of more than half of them; of those of rank 0
     if no value has such a majority."""
@@ -109,15 +100,15 @@ def _weights(
     ranks = apart([look["weights"] for look in looks])
     if not ranks:
         return []
-    named = [look.get("tensors") or {} for look in looks]
-    name = next((n for n in named[0] if len({each.get(n) for each in named}) > 1), None)
+    tensors = [look.get("tensors") or {} for look in looks]
+    name = next((n for n in tensors[0] if len({each.get(n) for each in tensors}) > 1), None)
     where = "" if name is None else f", first in parameter {name}"
     why = (
         "though the wrapper copies rank 0's: they were changed after it, or nothing copies them"
         if moment == "start"
         else f"after the {moment}"
     )
-    text = f"The weights of {listed(ranks)} differ from those of the other ranks{where}, {why}."
+    text = f"The weights of {named(ranks)} differ from those of the other ranks{where}, {why}."
     # Of two that differ it is known which is right only where one was made from the other.
     return [(text, ranks if moment == "start" or len(looks) > 2 else ())]
 
@@ -127,7 +118,7 @@ def _samplers(looks: Sequence[Mapping[str, Any]]) -> list[tuple[str, tuple[int, 
     if not ranks:
         return []
     text = (
-        f"The distributed samplers of {listed(ranks)} have other seeds than those of the other "
+        f"The distributed samplers of {named(ranks)} have other seeds than those of the other "
         "ranks: some items are trained on twice and others never. Give all the same seed."
     )
     return [(text, ranks)]
@@ -140,7 +131,7 @@ def _settings(looks: Sequence[Mapping[str, Any]]) -> list[tuple[str, tuple[int, 
         ranks = apart(values)
         if ranks:
             usual = next(v for rank, v in enumerate(values) if rank not in ranks)
-            text = f"{name} is {values[ranks[0]]} on {listed(ranks)} and {usual} on the others."
+            text = f"{name} is {values[ranks[0]]} on {named(ranks)} and {usual} on the others."
             found.append((text, ranks))
     return found
 
@@ -152,7 +143,7 @@ def _not_deterministic(looks: Sequence[Mapping[str, Any]]) -> list[tuple[str, tu
             ranks_of[each].append(rank)
     return [
         (
-            f"seeds.deterministic is true, but {text} ({listed(ranks)}).",
+            f"seeds.deterministic is true, but {text} ({named(ranks)}).",
             () if len(ranks) == len(looks) else tuple(ranks),
         )
         for text, ranks in ranks_of.items()
@@ -172,7 +163,7 @@ def _identical(looks: Sequence[Mapping[str, Any]], promise: Promise) -> list[str
             if len({offset_of(rank, promise.groups) for rank in ranks}) > 1:
                 kinds[tuple(ranks)].append(name)
     return [
-        f"Identical generators on {listed(ranks)}: {', '.join(names)}. They draw the same dropout "
+        f"Identical generators on {named(ranks)}: {', '.join(names)}. They draw the same dropout "
         "masks, noise or augmentations."
         for ranks, names in kinds.items()
     ]

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from slav1.named_ranks import named
 from slav1.session.settings_source import Resolved, as_plain
 
 LIMIT_S = 1800.0
@@ -34,7 +35,7 @@ class SettingsDifferError(ValueError):
         alike: dict[str, list[int]] = {}
         for rank, text in sorted(by_rank.items()):
             alike.setdefault(text, []).append(rank)
-        parts = [f"{_ranks(ranks)}: {text}" for text, ranks in alike.items()]
+        parts = [f"{named(ranks).capitalize()}: {text}" for text, ranks in alike.items()]
         more = f" And {len(parts) - MAX_NAMED} more." if len(parts) > MAX_NAMED else ""
         super().__init__(
             "All ranks need the same settings, and no step is made without. "
@@ -186,9 +187,3 @@ def _at(settings: Any, key: str) -> str:
     for part in key.split("."):
         settings = settings.get(part)
     return "not set" if settings is None else f"{settings!r:.100}"
-
-
-def _ranks(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:MAX_NAMED]))
-    more = f" and {len(ranks) - MAX_NAMED} more" if len(ranks) > MAX_NAMED else ""
-    return f"Rank{'s' if len(ranks) > 1 else ''} {shown}{more}"

@@ -23,7 +23,7 @@ def test_names_the_rank_that_left_out_alone():
 
     assert breach is not None
     assert (breach.rank, breach.step, breach.is_actionable) == (1, 9, True)
-    assert "on ranks 1 only" in breach.message
+    assert "on rank 1 only" in breach.message
     for event in (seen(True, True, True), seen(False, False, False), seen(True)):
         assert detector.observe(detector.start(), event) == (detector.start(), None)
 
