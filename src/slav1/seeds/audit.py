@@ -182,7 +182,7 @@ def _unequal(looks: Sequence[Mapping[str, Any]], promise: Promise) -> list[str]:
         ]
         if names:
             found.append(
-                f"The generators of {listed(group)}, which are one group, differ: "
+                f"The generators of {named(group)}, which are one group, differ: "
                 f"{', '.join(names)}. They draw other dropout masks for one model."
             )
     return found
