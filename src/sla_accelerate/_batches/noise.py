@@ -15,6 +15,9 @@ LOOK_AT_FIRST = 4
 LOOK_AT_EACH = 64
 """Later on, one fetch of this many."""
 
+# What ``torch.get_rng_state`` asks, by a shorter way: it is done for each batch.
+_TORCH = torch.default_generator
+
 
 class Noise(NamedTuple):
     """States of the generators that a loop and its dataset draw from on the host."""
@@ -32,8 +35,7 @@ class Noise(NamedTuple):
 def capture(*, python: bool = True, numpy: bool = True) -> Noise:
     """The states as they are; those of Python and numpy take 0.1 ms, so only if asked."""
     return Noise(
-        # What ``torch.get_rng_state`` returns, by a shorter way: it is asked for each batch.
-        torch.default_generator.get_state(),
+        _TORCH.get_state(),
         random.getstate() if python else None,
         # The global generator is the one that data sets draw from.
         np.random.get_state() if numpy else None,  # noqa: NPY002
@@ -62,8 +64,11 @@ class Draws:
 
     def begin(self) -> Noise:
         """A batch is about to be fetched; returns the states that matter."""
-        looks = self._num_seen < LOOK_AT_FIRST or self._num_seen % LOOK_AT_EACH == 0
-        self._num_seen += 1
+        num_seen = self._num_seen
+        self._num_seen = num_seen + 1
+        looks = num_seen < LOOK_AT_FIRST or num_seen % LOOK_AT_EACH == 0
+        if not (looks or self.python or self.numpy):
+            return Noise(_TORCH.get_state())
         self._before = capture() if looks and not (self.python and self.numpy) else None
         if self._before is not None:
             return self._before

@@ -135,10 +135,11 @@ class ToldSampler:
 
     def __iter__(self) -> Iterator[Any]:
         self._indices = self._find_course().indices(self._sampler)
-        return self
+        return self._handed_out()
 
-    def __next__(self) -> Any:
-        return next(self._indices)
+    def _handed_out(self) -> Iterator[Any]:
+        # Looked at only when the first is asked for: they may have been primed until then.
+        yield from self._indices
 
     def prime(self) -> None:
         """Lets the sampler draw its order now instead of at the first fetch."""
