@@ -186,13 +186,31 @@ def _add_state(found: Found, optimizer: Any, homes: Mapping[int, _Home]) -> None
         found.left_out.append(f"each rank keeps a part of its own of the state of {name}")
         return
     state = getattr(optimizer, "state", {})
-    for parameter in _parameters_of(optimizer):
-        home = homes.get(id(parameter))
-        if home is None or parameter not in state:
+    for group in getattr(optimizer, "param_groups", ()):
+        if _is_shared_out(optimizer, group["params"], homes):
+            told = f"{name} keeps something for a part of its parameters only, perhaps another one"
+            found.left_out += [] if told in found.left_out else [told]
             continue
-        for kind, value in state[parameter].items():
-            if isinstance(value, Tensor) and value.dim() and "error" not in str(kind):
-                _add(found, home, str(kind), value)
+        for parameter in group["params"]:
+            home = homes.get(id(parameter))
+            if home is not None and parameter in state:
+                _add_kept(found, home, state[parameter])
+
+
+def _add_kept(found: Found, home: _Home, kept: Mapping[Any, Any]) -> None:
+    for kind, value in kept.items():
+        if isinstance(value, Tensor) and value.dim() and "error" not in str(kind):
+            _add(found, home, str(kind), value)
+
+
+def _is_shared_out(optimizer: Any, parameters: Iterable[Any], homes: Mapping[int, _Home]) -> bool:
+    """Whether each rank may update some of these parameters and send them to the others, as Muon
+    and Shampoo do: then each keeps state for those alone. None of torch's own does."""
+    if type(optimizer).__module__.startswith("torch.optim"):
+        return False
+    state = getattr(optimizer, "state", {})
+    with_state = {one in state for one in parameters if id(one) in homes and one.requires_grad}
+    return len(with_state) > 1
 
 
 def _replicated(

@@ -81,3 +81,34 @@ def test_what_no_optimizer_updates_is_told_apart(monkeypatch: Any) -> None:
         "ema.weight": False,
         "out.weight": False,
     }
+
+
+class SharedOut(torch.optim.SGD):
+    """Updates every second parameter on this rank, and leaves the others to another one."""
+
+    def __init__(self, parameters: Any, rank: int) -> None:
+        super().__init__(parameters, lr=0.1, momentum=0.9)
+        self.rank = rank
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"][self.rank :: 2]:
+            self.state[parameter]["momentum_buffer"] = torch.ones_like(parameter)
+
+
+def test_what_an_optimizer_keeps_for_a_part_on_each_rank_is_left_out(monkeypatch: Any) -> None:
+    """
+    Where ranks share the update out among them, each keeps state for its own part: parameters
+    are compared all the same, which they could not be beside state that the others lack.
+    """
+    monkeypatch.setattr("slav1.replicas.find._members", lambda group: (0, 1))
+    found = []
+    for rank in (0, 1):
+        engine = Engine(2)
+        optimizer = SharedOut(engine.module.parameters(), rank)
+        optimizer.step()
+        found.append(find_copies([engine], [optimizer]))
+
+    told = [[(one.name, one.kind) for one in each.copies] for each in found]
+    assert told[0] == told[1] == [("weight", "parameter"), ("bias", "parameter")]
+    assert "SharedOut keeps something for a part of its parameters only" in found[0].left_out[-1]
