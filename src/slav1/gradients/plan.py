@@ -54,6 +54,8 @@ class Plan(NamedTuple):
     """In which type norms are computed; None for that of the gradients."""
     is_gathered: bool
     """Whether gradients are copied together before they are read."""
+    has_complex: bool
+    """Whether some are complex, whose gradients are read as pairs of real numbers."""
     is_fused: bool
     """Whether the update itself can be told on the device to do nothing."""
 
@@ -96,6 +98,7 @@ def plan_for(optimizer: Any, *, norm_every: int) -> Plan | str:
         part_elements=_COUNTED_ELEMENTS[kind] // max(1, len(counted)),
         dtype=norm_dtype(parameters),
         is_gathered=kind == "cpu" and is_small,
+        has_complex=any(one.is_complex() for one in parameters),
         is_fused=all(group.get("fused") for group in optimizer.param_groups),
     )
 
@@ -113,6 +116,14 @@ def why_unread(optimizer: Any) -> str:
 def gradients_of(parameters: Sequence[Tensor]) -> list[Tensor]:
     """The gradients that are there now."""
     return [gradient for one in parameters if (gradient := one.grad) is not None]
+
+
+def real_gradients(plan: Plan, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The same of some of a plan's parameters; complex ones as the real numbers they lie as."""
+    gradients = gradients_of(parameters)
+    if not plan.has_complex:
+        return gradients
+    return [torch.view_as_real(one) if one.is_complex() else one for one in gradients]
 
 
 def gradients_here(parameters: Sequence[Tensor]) -> list[Tensor]:

@@ -19,7 +19,7 @@ _BITS = {
 def norm_dtype(parameters: Sequence[Tensor]) -> torch.dtype | None:
     """In which type norms of their gradients are computed; None for their own, which is one
     and wide."""
-    kinds = {parameter.dtype for parameter in parameters}
+    kinds = {parameter.dtype.to_real() for parameter in parameters}
     if torch.float64 in kinds and len(kinds) > 1:
         return torch.float64
     return torch.float32 if kinds & _HALVES else None

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from slav1.gradients.plan import Plan, gradients_here, gradients_of
+from slav1.gradients.plan import Plan, gradients_here, real_gradients
 from slav1.gradients.readings import (
     can_be_zeroed,
     flag_unless_all_finite,
@@ -91,19 +91,17 @@ def _seen(plan: Plan, norm: Any, step: int) -> Tensor | None:
     """1.0 or 0.0 on the device; None if there is nothing to look at."""
     if isinstance(norm, Tensor):
         return flag_unless_finite(norm)
-    probes = gradients_of(plan.probes[step % len(plan.probes)]) if norm is None else []
+    probes = real_gradients(plan, plan.probes[step % len(plan.probes)]) if norm is None else []
     return flag_unless_all_finite(probes) if probes else None
 
 
 def _probed(plan: Plan, step: int) -> float:
     """Finite if the gradients whose turn it is are."""
     total = 0.0
-    for parameter in plan.probes[step % len(plan.probes)]:
-        gradient = parameter.grad
-        if gradient is not None:
-            # In the same type as a norm: a sum of healthy halves may leave their range. One by
-            # one, since what takes a list has more to prepare than two of these.
-            total += gradient.sum(dtype=plan.dtype).item()
+    for gradient in real_gradients(plan, plan.probes[step % len(plan.probes)]):
+        # In the same type as a norm: a sum of healthy halves may leave their range. One by
+        # one, since what takes a list has more to prepare than two of these.
+        total += gradient.sum(dtype=plan.dtype).item()
     return total
 
 

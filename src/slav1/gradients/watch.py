@@ -12,7 +12,7 @@ from torch import Tensor
 from slav1.contract import Contract, Mode
 from slav1.contract.settings import GradientSettings
 from slav1.gradients.clipping import Shortener
-from slav1.gradients.plan import Plan, gradients_of, plan_for, why_unread
+from slav1.gradients.plan import Plan, plan_for, real_gradients, why_unread
 from slav1.gradients.readings import part_of, total_norm, zero_share
 from slav1.gradients.reflex import Reflex
 from slav1.gradients.restraint import DecayedRates, Restraint
@@ -99,17 +99,16 @@ class GradientWatch:
         if not self._is_wanted or (is_scaled and handles_scale):
             # An update that unscales by itself comes before its gradients are worth reading.
             return
-        plan = self._plan(optimizer, are_whole=are_whole, is_reduced=is_reduced)
-        if plan is None:
-            if known_norm is not None:
+        try:
+            plan = self._plan(optimizer, are_whole=are_whole, is_reduced=is_reduced)
+            if plan is not None:
+                self._parts.append(self._look(plan, known_norm, is_scaled=is_scaled))
+            elif known_norm is not None:
                 has_reflex = self._has_reflex and is_known_alike and not is_scaled
                 self._take_known(optimizer, known_norm, has_reflex=has_reflex, is_scaled=is_scaled)
-            return
-        try:
-            self._parts.append(self._look(plan, known_norm, is_scaled=is_scaled))
-        except RuntimeError as error:
+        except Exception as error:  # noqa: BLE001 - a look must not end a training
             self._plans[id(optimizer)] = None
-            self._say(f"Gradients are not looked at any more: {error}")
+            self._say(f"Gradients are not looked at any more: {type(error).__name__}: {error}")
 
     def lower_rates(self, optimizer: Any) -> None:
         """An update of an optimizer of torch's begins."""
@@ -243,13 +242,13 @@ class GradientWatch:
         is_read = known_norm is None and (is_due or is_clipping)
         is_zeroed = has_reflex and not (plan.is_on_host or plan.is_fused)
         are_needed = is_read or is_clipping or is_zeroed
-        gradients = gradients_of(plan.parameters) if are_needed else []
+        gradients = real_gradients(plan, plan.parameters) if are_needed else []
         norm = known_norm
         if is_read and gradients:
             norm = total_norm(gradients, plan.dtype, is_gathered=plan.is_gathered)
         share = None
         if settings.zero_share_every and step % settings.zero_share_every == 0:
-            parts = [part_of(one, plan.part_elements) for one in gradients_of(plan.counted)]
+            parts = [part_of(one, plan.part_elements) for one in real_gradients(plan, plan.counted)]
             share = zero_share(parts, is_gathered=plan.is_gathered) if parts else None
         norm, share = _on_host_if_cheap(norm), _on_host_if_cheap(share)
         if is_clipping and gradients:

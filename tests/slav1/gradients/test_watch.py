@@ -75,6 +75,50 @@ def test_reads_the_norm_of_all_gradients_together() -> None:
     assert half.step(60000.0).norm == pytest.approx(180000.0)
 
 
+def test_complex_gradients_are_read_as_what_they_lie_as() -> None:
+    """
+    Complex parameters, as of spectral layers, are read, clipped and left out like others, beside
+    real ones of half precision too, in the steps without a norm as well and without a warning.
+    """
+    toy = Toy(clip="adaptive")
+    kinds = (torch.complex64, torch.bfloat16)
+    toy.parameters[:] = [torch.nn.Parameter(torch.ones(3, dtype=k)) for k in kinds * 20]
+    toy.optimizer = torch.optim.SGD(toy.parameters, lr=0.1)
+    first = toy.step()
+    for _ in range(40):
+        toy.step()
+    toy.step(100.0)
+    clipped = toy.parameters[0].grad
+
+    assert first.norm == pytest.approx(math.sqrt(120.0), rel=1e-2)
+    assert clipped is not None and clipped.abs().max() < 2.0
+
+    unread = Toy(norm=False)
+    unread.parameters[:], unread.optimizer = toy.parameters, toy.optimizer
+    assert unread.step().is_left_out is False
+    before = unread.values()
+    assert unread.step(math.nan).is_left_out is True
+    assert same(before, unread.values())
+    assert toy.said == unread.said == []
+
+
+def test_a_look_that_fails_ends_looking_and_not_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Whatever goes wrong in a look at gradients is said once, and the update is made.
+    """
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise TypeError("no such number")
+
+    monkeypatch.setattr("slav1.gradients.watch.total_norm", fail)
+    toy = Toy()
+    before = toy.values()
+
+    assert [toy.step() for _ in range(3)] == [NOTHING_READ] * 3
+    assert not same(before, toy.values())
+    assert toy.said == ["Gradients are not looked at any more: TypeError: no such number"]
+
+
 def test_counts_zeros() -> None:
     """
     Half of the elements zero is a share of a half.
