@@ -192,7 +192,16 @@ def non_finite_flags(batch: Any, parameters: Iterable[Tensor]) -> int:
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    return not tensor.is_floating_point() or bool(torch.isfinite(tensor.detach()).all())
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return True
+    held = tensor.detach()
+    try:
+        if held.layout is not torch.strided:
+            held = (held.coalesce() if held.layout is torch.sparse_coo else held).values()
+        return bool(torch.isfinite(held).all())
+    except RuntimeError:
+        # Of some kinds torch can't tell, as of tensors on the meta device: nothing is known.
+        return True
 
 
 def _tensors(batch: Any) -> Iterator[Tensor]:
