@@ -12,13 +12,11 @@ from typing import Any, Protocol
 from slav1.policy.answer import Answer, grants
 from slav1.policy.error import PolicyError
 from slav1.policy.opa import OpaServer
+from slav1.policy.process import MAX_FRAME_BYTES
 from slav1.policy.rego import DECISION, RegoPolicy
 
 LOAD_LIMIT_S = 8.0
 """Time for loading a policy and looking at an empty input, in seconds."""
-
-MAX_FRAME_BYTES = 1 << 17
-"""Longest question or answer."""
 
 _MAX_ANSWER_BYTES = 50_000
 _MAX_CONFIG_BYTES = 1 << 24

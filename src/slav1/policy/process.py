@@ -30,8 +30,10 @@ MAX_DEATHS = 3
 MAX_POLICY_BYTES = 1 << 20
 """Largest policy file."""
 
+MAX_FRAME_BYTES = 1 << 17
+"""Longest question or answer between the two processes."""
+
 _SHIPPED = re.compile(r"slav1:([a-z_]+\.rego)")
-_MAX_FRAME_BYTES = 1 << 17
 
 
 class PolicyProcess:
@@ -74,6 +76,7 @@ class PolicyProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._is_ready = False
         self._num_deaths = 0
+        self._why_not_started = ""
         self._num_waited_for = 0
         self._start()
 
@@ -165,6 +168,11 @@ class PolicyProcess:
 
     def why_silent(self) -> str:
         """Says why there is no answer."""
+        if self._why_not_started:
+            return (
+                f"The policy's process can't be started again ({self._why_not_started}) and is not "
+                "asked any more."
+            )
         if self._process is None:
             return f"The policy has failed {MAX_DEATHS} times in a row and is not asked any more."
         if self._process.poll() is not None:
@@ -242,13 +250,15 @@ class PolicyProcess:
     def _begin_anew(self) -> None:
         self._num_deaths += 1
         if self._num_deaths < MAX_DEATHS:
-            # A machine without room for a process: it was the last time.
-            with contextlib.suppress(OSError):
+            try:
                 self._start()
+            except OSError as error:
+                # A machine without room for a process: it was the last time.
+                self._why_not_started = error.strerror or str(error)
 
     def _receive(self) -> dict[str, Any] | None:
         try:
-            return json.loads(self._channel.recv(_MAX_FRAME_BYTES))  # type: ignore[no-any-return]
+            return json.loads(self._channel.recv(MAX_FRAME_BYTES))  # type: ignore[no-any-return]
         except (BlockingIOError, ValueError):
             return None
 

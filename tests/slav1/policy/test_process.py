@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import sys
 import time
 
 import pytest
@@ -211,6 +212,22 @@ def test_a_process_that_was_killed_is_replaced(open_policy):
     answer = policy.answer_to('{"breach": {"rule": "non_finite"}}')
 
     assert answer.value == "stop"
+
+
+def test_a_machine_without_room_for_a_process_is_said(open_policy, monkeypatch):
+    """
+    Where no new process can take the place of one that has ended, answers say why, and the table
+    decides.
+    """
+    policy = open_policy(BY_RULE)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    policy._process.kill()
+    policy._process.wait(5.0)
+
+    problem = policy.answer_to('{"breach": {"rule": "non_finite"}}').problem
+
+    assert problem.startswith("The policy's process can't be started again (No such file")
+    assert policy.answer_to('{"breach": {"rule": "non_finite"}}').problem == problem
 
 
 def test_the_process_ends_with_whoever_started_it(open_policy):
