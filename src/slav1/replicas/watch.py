@@ -6,29 +6,43 @@ Imports torch, so nothing that the monitor imports may import this module.
 import math
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import torch
-import xxhash
 from torch import Tensor
 
 from slav1.contract import Contract, Mode
+from slav1.replicas._copy_set import CopySet, Kind
 from slav1.replicas.beside import Beside
 from slav1.replicas.find import Copy, Found
-from slav1.replicas.hashing import Digester, Workspace, method_of
 from slav1.session.messages import Copies, Digests
 
 RULE = "replica_divergence"
 
-_Kind: TypeAlias = tuple[tuple[int, ...], bool]
-"""What a set is told apart by: the ranks that hold copies, and whether they are trained."""
-
-SLOT_BYTES = {"cpu": 8 << 20}
-"""Most that is looked at in one step, in bytes, by kind of device."""
-
-_ELSEWHERE_SLOT_BYTES = 1 << 30
 _MAX_LATE = 64
+
+
+class _Look(NamedTuple):
+    """Shares that are looked at after one step."""
+
+    copies: CopySet
+    """Of which set."""
+    step: int
+    """Step after whose update they are looked at."""
+    slots: list[int]
+    """Which shares."""
+
+
+class _Late(NamedTuple):
+    """Digests that are on their way from a device."""
+
+    look: _Look
+    """What they are of."""
+    sums: Tensor
+    """What digests are made of, in pinned memory."""
+    arrival: Any
+    """Event that is over once they are there."""
 
 
 class Watched(Protocol):
@@ -64,15 +78,15 @@ class ReplicaWatch:
             find: Finds the copies; called after an update.
         """
         rule = session.contract.rules[RULE]
-        self._every: int = getattr(rule.detector, "every_steps", 50)
+        self._every_steps: int = getattr(rule.detector, "every_steps", 50)
         self._is_on = rule.mode is not Mode.OFF and session.peers.world_size > 1
         self._rank = session.rank
         self._find = find
         self._say = session.tell
         self._note = session.note
         self._found: Found | None = None
-        self._sets: list[_Set] = []
-        self._declared: dict[_Kind, tuple[str, bool]] = {}
+        self._sets: list[CopySet] = []
+        self._declared: dict[Kind, tuple[str, bool]] = {}
         self._looked_step = 0
         self._is_certain = True
         self._has_told = False
@@ -80,7 +94,7 @@ class ReplicaWatch:
         self._late: deque[_Late] = deque()
         self._beside = Beside()
         self._waits_for_backward = True
-        self.waiting: list[tuple[_Set, int, list[int]]] = []
+        self.waiting: list[_Look] = []
         """Looks that are made beside the next backward."""
         self.due_step = math.inf
         """Step after which :meth:`look` has something to do."""
@@ -121,8 +135,8 @@ class ReplicaWatch:
 
     def _digest_waiting(self) -> None:
         waiting, self.waiting = self.waiting, []
-        for each, step, slots in waiting:
-            self._digest(each, step, slots)
+        for look in waiting:
+            self._digest(look)
 
     def end_backward(self) -> None:
         """The backward is over: what comes next may change parameters."""
@@ -166,17 +180,18 @@ class ReplicaWatch:
             slots = each.all_slots if is_beginning else each.due_slots(after, step)
             if not slots:
                 continue
+            look = _Look(each, step, slots)
             if self._waits_for_backward and not is_beginning and found.is_still_in_backward:
-                self.waiting.append((each, step, slots))
+                self.waiting.append(look)
             else:
-                self._digest(each, step, slots)
+                self._digest(look)
 
     def _take_in(self, found: Found) -> Found:
-        by_kind: dict[_Kind, list[Copy]] = {}
+        by_kind: dict[Kind, list[Copy]] = {}
         for copy in found.copies:
             by_kind.setdefault((copy.ranks, copy.is_trained), []).append(copy)
         self._found = found
-        self._sets = [_Set(copies, self._every) for copies in by_kind.values()]
+        self._sets = [CopySet(copies, self._every_steps) for copies in by_kind.values()]
         self._is_certain = self._is_certain and found.is_certain
         self._declare(found)
         return found
@@ -200,7 +215,7 @@ class ReplicaWatch:
                     identity=each.identity,
                     ranks=list(ranks),
                     slots=each.slots,
-                    every_steps=self._every,
+                    every_steps=self._every_steps,
                     names=names,
                     is_trained=is_trained,
                     is_certain=said[1],
@@ -208,151 +223,33 @@ class ReplicaWatch:
                 )
             )
 
-    def _digest(self, each: "_Set", step: int, slots: list[int]) -> None:
-        turn = step // self._every
-        sums = each.sums(slots, turn)
+    def _digest(self, look: _Look) -> None:
+        sums = look.copies.sums(look.slots, turn=look.step // self._every_steps)
         if sums.device.type == "cuda":
             copy = torch.empty(sums.shape, dtype=sums.dtype, pin_memory=True)
             copy.copy_(sums, non_blocking=True)
             arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
             arrival.record()
-            self._late.append(_Late(each, step, slots, copy, arrival))
+            self._late.append(_Late(look, copy, arrival))
             if len(self._late) > _MAX_LATE:
                 self._late.popleft()
             return
-        self._send(each, step, slots, sums)
+        self._send(look, sums)
 
     def _send_arrived(self) -> None:
         while self._late and self._late[0].arrival.query():
             late = self._late.popleft()
-            self._send(late.each, late.step, late.slots, late.sums)
+            self._send(late.look, late.sums)
 
-    def _send(self, each: "_Set", step: int, slots: list[int], sums: Tensor) -> None:
-        values = each.digests(slots, sums.tolist())
+    def _send(self, look: _Look, sums: Tensor) -> None:
+        values = look.copies.digests(look.slots, sums.tolist())
         packed = struct.pack(f"<{len(values)}Q", *values)
-        self._say(Digests(identity=each.identity, step=step, slots=slots, values=packed))
+        identity = look.copies.identity
+        self._say(Digests(identity=identity, step=look.step, slots=look.slots, values=packed))
 
     def _next_step(self, step: int) -> float:
         if self._late or self.waiting:
             return step + 1
         if self._is_beginning:
-            return step + self._every
+            return step + self._every_steps
         return min((each.next_step(step) for each in self._sets), default=math.inf)
-
-
-class _Late(NamedTuple):
-    """Digests that are on their way from a device."""
-
-    each: "_Set"
-    """What they are of."""
-    step: int
-    """Step after whose update they were made."""
-    slots: list[int]
-    """Shares that were looked at."""
-    sums: Tensor
-    """What digests are made of, in pinned memory."""
-    arrival: Any
-    """Event that is over once they are there."""
-
-
-class _Set:
-    """Copies that the same ranks hold, in shares that are looked at one after the other."""
-
-    def __init__(self, copies: list[Copy], every: int) -> None:
-        self.copies = copies
-        self.kind: _Kind = (copies[0].ranks, copies[0].is_trained)
-        self.slots = _shares(copies, every)
-        self.num_slots = self.slots[-1] + 1
-        self.all_slots = list(range(self.num_slots))
-        self._every = every
-        self._due: dict[int, list[int]] = {}
-        for slot in self.all_slots:
-            self._due.setdefault(slot * every // self.num_slots, []).append(slot)
-        self.identity = _identity(copies, self.slots, every)
-        workspaces: dict[torch.device, Workspace] = {}
-        self._tensors: list[list[list[Tensor]]] = []
-        self._digesters: list[list[Digester]] = []
-        self._orders: list[list[int]] = []
-        for slot in self.all_slots:
-            by_device: dict[torch.device, list[tuple[int, Tensor]]] = {}
-            mine = [one for one, at in zip(copies, self.slots, strict=True) if at == slot]
-            for place, copy in enumerate(mine):
-                by_device.setdefault(copy.tensor.device, []).append((place, copy.tensor))
-            groups = [[tensor for _, tensor in group] for group in by_device.values()]
-            self._tensors.append(groups)
-            self._orders.append([place for group in by_device.values() for place, _ in group])
-            self._digesters.append(
-                [
-                    Digester(group, workspaces.setdefault(device, Workspace(device)))
-                    for device, group in zip(by_device, groups, strict=True)
-                ]
-            )
-
-    def fits(self) -> bool:
-        """Whether all tensors still lie where they lay."""
-        return all(
-            digester.fits(group)
-            for groups, digesters in zip(self._tensors, self._digesters, strict=True)
-            for group, digester in zip(groups, digesters, strict=True)
-        )
-
-    def due_slots(self, after: int, step: int) -> list[int]:
-        """Shares whose turn comes after step ``after``, up to ``step``."""
-        every = self._every
-        due = [
-            slots
-            for place, slots in self._due.items()
-            if (step - place) // every > (after - place) // every
-        ]
-        return [slot for slots in due for slot in slots]
-
-    def next_step(self, step: int) -> int:
-        """First step after ``step`` after which one is looked at."""
-        return min(step + 1 + (place - step - 1) % self._every for place in self._due)
-
-    def sums(self, slots: list[int], turn: int) -> Tensor:
-        """What :meth:`digests` makes digests of, on one device."""
-        parts = [digester.sums(turn) for slot in slots for digester in self._digesters[slot]]
-        return (
-            parts[0] if len(parts) == 1 else torch.cat([part.to(parts[0].device) for part in parts])
-        )
-
-    def digests(self, slots: list[int], sums: list[int]) -> list[int]:
-        """Digests of the tensors of these shares, in the order of the set."""
-        found: list[int] = []
-        start = 0
-        for slot in slots:
-            got: list[int] = []
-            for digester in self._digesters[slot]:
-                end = start + digester.num_sums
-                got += digester.digests(sums[start:end])
-                start = end
-            in_order = [0] * len(got)
-            for place, digest in zip(self._orders[slot], got, strict=True):
-                in_order[place] = digest
-            found += in_order
-        return found
-
-
-def _shares(copies: Sequence[Copy], every: int) -> list[int]:
-    """Cuts the copies into shares of about equal size; returns for each copy its share."""
-    sizes = [one.tensor.numel() * one.tensor.element_size() for one in copies]
-    most = SLOT_BYTES.get(copies[0].tensor.device.type, _ELSEWHERE_SLOT_BYTES)
-    total = sum(sizes)
-    num = max(1, min(every, len(copies), -(-total // most)))
-    shares, before = [], 0
-    for size in sizes:
-        shares.append(before * num // total)
-        before += size
-    # One large tensor may have left shares empty.
-    number = {share: place for place, share in enumerate(sorted(set(shares)))}
-    return [number[share] for share in shares]
-
-
-def _identity(copies: Sequence[Copy], slots: Sequence[int], every: int) -> str:
-    found = xxhash.xxh3_128()
-    for copy, slot in zip(copies, slots, strict=True):
-        tensor = copy.tensor
-        place = (tuple(tensor.shape), str(tensor.dtype), tensor.stride(), method_of(tensor.device))
-        found.update(repr((copy.name, copy.kind, copy.ranks, slot, every, place)).encode())
-    return found.hexdigest()

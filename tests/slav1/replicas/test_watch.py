@@ -10,7 +10,7 @@ import torch
 
 from slav1.contract import Contract
 from slav1.replicas import Copy, Found, ReplicaWatch
-from slav1.replicas.watch import SLOT_BYTES
+from slav1.replicas._copy_set import SLOT_BYTES
 from slav1.session.messages import Copies, Digests
 from slav1.testing._memory import flip_bit
 
