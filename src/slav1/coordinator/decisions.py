@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from slav1.breach import Breach
-from slav1.coordinator import messages
+from slav1.coordinator import messages, notices
 from slav1.coordinator.agreement import Agreement, Effects, Hold, Outcome, Release, Result, Schedule
 from slav1.coordinator.journal import Journal
 from slav1.coordinator.rollbacks import Rollbacks, bad_steps
@@ -35,7 +35,8 @@ class Decisions:
     """Makes the decisions of one attempt and sees that they are carried out.
 
     While every rank can follow, all act at the end of one step. Once a rank is lost,
-    hangs or never came, no step can be agreed on, and every process of the job is ended.
+    hangs or never came, no step can be agreed on: every process of the job is ended then,
+    but for an action that would let training go on, which is left out.
     """
 
     def __init__(self, journal: Journal, send: Send, rollbacks: Rollbacks) -> None:
@@ -98,6 +99,10 @@ class Decisions:
             action, reason = Action.STOP, f"{reason} {too_many}"
         can_follow = not (is_standstill or self._is_anyone_lost or self._silent_nodes)
         if self._agreement is None or not can_follow:
+            if action < Action.ROLLBACK and not is_standstill:
+                # What lets training go on is not worth its end.
+                notices.left_out(self._journal, _name(action), breach)
+                return
             # Whoever can't agree on a step can't go back together either.
             self._end_job(Action.STOP if action is Action.ROLLBACK else action, breach, nodes)
             return

@@ -100,6 +100,25 @@ def wanted(rank: int, step: int | None, reason: str, onset_step: int | None) -> 
     )
 
 
+def left_out(journal: Journal, action: str, breach: Breach) -> None:
+    """An action that lets training go on is not done, since no step can be agreed on.
+
+    Args:
+        journal: Where it is written.
+        action: Name of the action.
+        breach: What it was for.
+    """
+    journal.note(
+        "notice",
+        f"The {action} for {breach.rule} is left out, since not every rank can be told of it "
+        "now: a node is silent, or some rank has not joined or is lost.",
+        rank=breach.rank,
+        step=breach.step,
+        rule=breach.rule,
+        evidence={"left_out": action},
+    )
+
+
 def strangers(journal: Journal, num: int) -> None:
     """Callers were refused at the coordinator's port."""
     journal.note(

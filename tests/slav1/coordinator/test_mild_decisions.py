@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from slav1.coordinator import messages
+from slav1.coordinator.membership import NODE_SILENCE_S
 from slav1.sample import Sample
 
 from ._books import Job, finding
@@ -72,6 +73,21 @@ def test_another_mild_one_comes_after_it(job: Job) -> None:
     carry_out(job, schedule(job, 10), 10)
 
     assert actions(job) == ["snapshot", "clip_and_decay"]
+
+
+def test_it_is_never_worth_the_end_of_the_job(job: Job) -> None:
+    """
+    While a node is silent a snapshot, which would have let training go on, is left out with a
+    line; a rollback ends all processes as ever.
+    """
+    job.pass_s(NODE_SILENCE_S + 1, speaking=(0,))
+    job.report(0, finding("non_finite", 0, step=7, action="snapshot"))
+    assert job.of_kind(messages.End) == job.entries("decision") == []
+    told = [line for line in job.entries("notice") if "is left out" in (line.message or "")]
+    assert [(line.rule, line.rank, line.step) for line in told] == [("non_finite", 0, 7)]
+
+    job.report(0, finding("non_finite", 0, step=9))
+    assert [node for node, _ in job.of_kind(messages.End)] == [0, 1]
 
 
 def test_a_harder_one_goes_first(job: Job) -> None:
