@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from slav1.replicas._kept import Kept
 from slav1.replicas._marks import Mark, Tolerance, mark, unequal_bits
+from slav1.replicas._replay_words import about_tolerance
 
 _log = logging.getLogger("slav1")
 
@@ -198,12 +199,7 @@ class MicrobatchReplay:
                     "something is kept between runs, in a module or outside of it."
                 )
             return
-        ratio = self._tolerance.widen(second, third)
-        self._tell(
-            "Gradients do not repeat bit for bit here, so replayed micro-batches are compared by "
-            f"the norms of their gradients, to {ratio:.1e}: only gross errors "
-            "are found. torch.use_deterministic_algorithms(True) makes them repeat."
-        )
+        self._tell(about_tolerance(self._tolerance.widen(second, third)))
 
 
 def is_chosen(step: int, micro_batch: int, ratio: float, seed: int = 0) -> bool:

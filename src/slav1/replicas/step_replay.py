@@ -5,7 +5,7 @@ Imports torch, so nothing that the monitor imports may import this module.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from torch import nn
 
@@ -19,24 +19,11 @@ from slav1.replicas._diagnosis import (
     speaks_to_others,
 )
 from slav1.replicas._marks import Mark, Tolerance, unequal_bits
+from slav1.replicas._replay_words import RULE, ReplayWords, Watched
 from slav1.replicas.microbatches import is_chosen
-
-RULE = "replica_divergence"
-
-MOST_NAMES = 16
-"""Differing tensors that are named."""
 
 Roots: TypeAlias = Sequence[tuple[str, nn.Module]]
 """Modules by name; parameters are named after them."""
-
-
-class Watched(Protocol):
-    """What of a session a rank needs to have its micro-batches replayed."""
-
-    contract: Contract
-    rank: int
-    peers: Any
-    recorder: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +78,7 @@ class StepReplay:
                 :meth:`slav1.seeds.Seeds.tell_probe` is; None if only a share is replayed.
         """
         self._session = session
+        self._words = ReplayWords(session)
         self._find = find
         self._tell_first = tell_first
         self._ratio = ratio_of(session.contract)
@@ -102,7 +90,6 @@ class StepReplay:
         self._modules: list[tuple[str, nn.Module]] = []
         self._names: dict[int, str] = {}
         self._place = (-1, 0)
-        self._num_equal = 0
         self._is_on = True
 
     def expect(self, step: int) -> None:
@@ -178,7 +165,13 @@ class StepReplay:
             return
         differing = self._tolerance.differing(first, second := again())
         wrong = self._tolerance.which_is_wrong(first, second, again()) if differing else ""
-        self._tell(differing, len(first), wrong)
+        self._words.tell_outcome(
+            self._place,
+            differing,
+            num_compared=len(first),
+            wrong=wrong,
+            is_exact=self._tolerance.ratio is None,
+        )
 
     def _compared(self, marks: dict[str, Mark]) -> dict[str, Mark]:
         if self._tolerance.ratio is not None:
@@ -206,7 +199,7 @@ class StepReplay:
         if not self._ratio:
             self._end()
         elif differing:
-            self._expect_noise(self._tolerance.widen(second, third))
+            self._words.tell_tolerance(self._place[0], self._tolerance.widen(second, third))
         elif any(name.startswith("output") for name in apart) or len(apart) == len(first):
             self._give_up(
                 "a second run gave other results than the first, and a third the same as the "
@@ -214,7 +207,14 @@ class StepReplay:
             )
         else:
             self._left_out = frozenset(apart)
-            self._tell_begin(calls, len(first), apart)
+            modules = list(dict.fromkeys(call.module_name for call in calls))
+            self._words.tell_begin(
+                self._place[0],
+                replay_ratio=self._ratio,
+                modules=modules,
+                num_compared=len(first) - len(apart),
+                left_out=apart,
+            )
 
     def _tell_first_runs(
         self, calls: list[Call], differing: list[str], num: int, again: Callable[[], Any]
@@ -233,69 +233,18 @@ class StepReplay:
             )
         tell(self._place[0], **asdict(found))
 
-    def _expect_noise(self, tolerance_ratio: float) -> None:
-        self._note(
-            "Gradients do not repeat bit for bit here, so replayed micro-batches are compared by "
-            f"the norms of their gradients, to {tolerance_ratio:.1e}: only gross errors are "
-            "found. torch.use_deterministic_algorithms(True) makes them repeat."
-        )
-
-    def _tell_begin(self, calls: list[Call], num: int, apart: Sequence[str]) -> None:
-        modules = ", ".join(dict.fromkeys(call.module_name for call in calls))
-        without = f" Not compared, as code outside of modules adds to it: {_listed(apart)}."
-        self._note(
-            f"{self._ratio:.2%} of the micro-batches are run twice, by calls of {modules}: "
-            f"{num - len(apart)} outputs and gradients are compared bit for bit."
-            f"{without if apart else ''}"
-        )
-
-    def _tell(self, differing: tuple[str, ...], num_compared: int, wrong: str) -> None:
-        """Tells of the first that is equal, of all that are not, and of the next equal one."""
-        num_equal = self._num_equal
-        self._num_equal = 0 if differing else num_equal + 1
-        if not differing and num_equal:
-            return
-        step, micro_batch = self._place
-        what = (
-            f"gave other bits in {len(differing)} of {num_compared} tensors"
-            if differing
-            else f"gave the same bits in {num_compared} tensors"
-        )
-        self._session.peers.record(
-            "notice",
-            f"A second run of micro-batch {micro_batch} of step {step} on rank "
-            f"{self._session.rank} {what}.",
-            step=step,
-            rule=RULE,
-            is_quiet=True,
-            replay={
-                "micro_batch": micro_batch,
-                "num_compared": num_compared,
-                "num_differing": len(differing),
-                "differing": list(differing[:MOST_NAMES]),
-                "wrong": wrong,
-                "is_exact": self._tolerance.ratio is None,
-                "num_equal": num_equal,
-            },
-        )
-
     def _give_up(self, why: str, *, is_own: bool = False) -> None:
         self._end()
         tell, self._tell_first = self._tell_first, None
         if tell is not None:
             tell(self._place[0], **asdict(FirstRuns(problem=why)))
         if self._ratio:
-            self._note(f"Micro-batches are not replayed: {why}.", is_own=is_own)
+            self._words.tell_end(self._place[0], why, is_own=is_own)
 
     def _end(self) -> None:
         self._is_on = False
         self.drop()
         self._modules, self._names = [], {}
-
-    def _note(self, message: str, *, is_own: bool = False) -> None:
-        """Writes a notice, on one rank where it is about all."""
-        if is_own or self._session.rank == 0:
-            self._session.peers.record("notice", message, step=self._place[0], rule=RULE)
 
     def _guarded(self, do: Callable[..., None]) -> Callable[..., None]:
         def safely(*args: Any, **kwargs: Any) -> None:
@@ -357,8 +306,3 @@ def _is_of_call(name: str) -> bool:
 
 def _is_of(name: str, calls: Sequence[Call]) -> bool:
     return _is_of_call(name) and any(name.endswith(f" of {call.name}") for call in calls)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - MOST_NAMES
-    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 
 from slav1.contract import Contract, Mode
+from slav1.detectors import ReplicaDivergenceLiteral
 from slav1.replicas._copy_set import CopySet, Kind
 from slav1.replicas.beside import Beside
 from slav1.replicas.find import Copy, Found
 from slav1.session.messages import Copies, Digests
 
-RULE = "replica_divergence"
+RULE = ReplicaDivergenceLiteral.RULE
+"""Name of the rule that compares them."""
 
 _MAX_LATE = 64
 
