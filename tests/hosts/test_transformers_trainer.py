@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -265,8 +266,8 @@ def test_a_checkpoint_that_cannot_be_removed_is_told_once(make, tmp_path):
     """
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    link = tmp_path / "job" / "checkpoint-1"
-    link.parent.mkdir()
+    link = tmp_path / "job" / "out" / "checkpoint-1"
+    link.parent.mkdir(parents=True)
     link.symlink_to(elsewhere, target_is_directory=True)
 
     made = make(contract=WATCHED, save_total_limit=2)
@@ -278,6 +279,70 @@ def test_a_checkpoint_that_cannot_be_removed_is_told_once(make, tmp_path):
     assert checkpoints(made) == [1, 16, 20]
 
 
+def test_ctrl_c_in_a_save_leaves_nothing_half_made(make, tmp_path, monkeypatch):
+    """
+    A save that is broken off by the keyboard leaves neither files nor changed methods behind, a
+    machine without room for temporary files is no reason not to save, and the next ``train`` of
+    the same process goes on from the last good checkpoint, bit for bit.
+    """
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "full"))
+
+    class Impatient(trainers.Seeing):
+        presses = 1
+
+        def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+            if self.state.global_step == 8 and self.presses:
+                self.presses = 0
+                raise KeyboardInterrupt
+            super()._save_optimizer_and_scheduler(output_dir)
+
+    unbroken = make(folder="unbroken")
+    unbroken.train()
+    made = make(kind=Impatient)
+
+    with pytest.raises(KeyboardInterrupt):
+        made.train()
+
+    assert [one.name for one in Path(made.args.output_dir).iterdir()] == ["checkpoint-4"]
+    assert "_get_output_dir" not in vars(made)
+    made.train(resume_from_checkpoint=True)
+    assert trainers.losses(made) == trainers.losses(unbroken)
+    assert checkpoints(made) == [4, 8, 12, 16, 20]
+
+
+def test_a_folder_that_was_moved_keeps_its_good_checkpoints(make, caplog):
+    """
+    Of an output folder that lies elsewhere than it was trained in, the newest checkpoint that
+    one can go on from is taken, and rotation removes it only after two newer good ones.
+    """
+    made = make(StopsAt(8))
+    made.train()
+    start_afresh()
+    lean = make(StopsAt(12), save_only_model=True)
+    lean.train(resume_from_checkpoint=True)
+    elsewhere = Path(lean.args.output_dir).with_name("elsewhere")
+    Path(lean.args.output_dir).rename(elsewhere)
+    start_afresh()
+    held: list[list[int]] = []
+
+    class Looks(TrainerCallback):
+        def on_save(self, *_: Any, **__: Any) -> None:
+            held.append(checkpoints(moved))
+
+    moved = make(Looks(), save_total_limit=1)
+    moved.args.output_dir = str(elsewhere)
+
+    moved.train(resume_from_checkpoint=True)
+
+    assert moved.counts.steps == list(range(9, 21))
+    assert "breach" not in notes(lean)
+    assert "It lacks the optimizer" in notes(lean)
+    assert "checkpoint-12 is passed over: the state of step 11 was not healthy" in caplog.text
+    assert "not saved under the contract" not in caplog.text
+    assert held == [[4, 8, 12], [12, 16], [16, 20]]
+
+
+@pytest.mark.thorough
 def test_the_best_checkpoint_stays_and_is_verified_before_it_is_loaded(make):
     """
     ``load_best_model_at_end`` keeps its checkpoint through the rotation, finds it under its own

@@ -120,7 +120,7 @@ def writing_to(host: Any, folder: Path) -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     pushed: list[Any] = []
     kept = {name: vars(host).get(name) for name in ("_get_output_dir", "_push_from_checkpoint")}
-    with tempfile.TemporaryDirectory(prefix="sla-") as place:
+    with _folder_for_a_link(folder) as place:
         link = Path(place) / folder_name(host.state.global_step)
         link.symlink_to(folder.absolute(), target_is_directory=True)
         host._get_output_dir = lambda *_, **__: place
@@ -135,6 +135,14 @@ def writing_to(host: Any, folder: Path) -> Iterator[Path]:
                 else:
                     setattr(host, name, method)
             link.unlink()
+
+
+def _folder_for_a_link(folder: Path) -> "tempfile.TemporaryDirectory[str]":
+    """A folder on a disk of this machine; beside the checkpoint where there is no room on any."""
+    try:
+        return tempfile.TemporaryDirectory(prefix="sla-")
+    except OSError:
+        return tempfile.TemporaryDirectory(prefix=".sla-link-", dir=folder.parent)
 
 
 def push(host: Any, folder: Path) -> None:

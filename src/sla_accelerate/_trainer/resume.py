@@ -14,6 +14,8 @@ from sla_accelerate.checkpoint import LAST_GOOD
 from slav1.checkpoint import Choice, Shelf
 from slav1.checkpoint.formats.examination import NotACheckpointError
 from slav1.checkpoint.formats.examine import examine
+from slav1.checkpoint.generations import read_generations
+from slav1.checkpoint.manifest import Manifest, ManifestError
 from slav1.session import Session
 
 _log = logging.getLogger("sla_accelerate")
@@ -108,7 +110,6 @@ class Resume:
             return self._take(choice)
         path = self._newest_of_host()
         if path is not None:
-            self._say(f"{path} was not saved under the contract: it looks whole, and is loaded.")
             return path
         if is_needed:
             # In the host's own words.
@@ -164,12 +165,23 @@ class Resume:
         for _, path in self._numbered():
             try:
                 damages = examine(path).damages
-            except NotACheckpointError as error:
+                manifest = None if damages else _manifest_of(path)
+            except (NotACheckpointError, ManifestError) as error:
                 self._say(str(error))
                 continue
-            if not damages:
+            if damages:
+                self._say(f"{path} is passed over: {damages[0].file}: {damages[0].message}.")
+            elif manifest is None:
+                self._say(f"{path} was not saved under the contract: it looks whole and is loaded.")
                 return str(path)
-            self._say(f"{path} is passed over: {damages[0].file}: {damages[0].message}.")
+            elif manifest.is_healthy:
+                self._say(f"{path} was saved as one of {manifest.run}: it is whole and is loaded.")
+                return str(path)
+            else:
+                self._say(
+                    f"{path} is passed over: the state of step {manifest.step} was not healthy "
+                    "when it was saved."
+                )
         return None
 
     def _numbered(self) -> list[tuple[int, Path]]:
@@ -179,3 +191,9 @@ class Resume:
         if self._session.rank == 0:
             _log.warning(message)
             self._session.note(message)
+
+
+def _manifest_of(path: Path) -> Manifest | None:
+    """What the contract has written about a checkpoint, for whichever run."""
+    generations = read_generations(path)
+    return None if generations is None else generations.new

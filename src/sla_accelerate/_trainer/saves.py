@@ -112,7 +112,8 @@ class Saves:
         for path in [path for path in reversed(found) if path.name not in kept]:
             if len(found) <= num_wanted:
                 return
-            if self._shelf.may_remove(path):
+            # Of an earlier place of the folder, or of the host alone: it may be all there is.
+            if self._shelf.may_remove(path, is_guarded=True):
                 self._remove(path)
                 found.remove(path)
 
@@ -160,7 +161,7 @@ class Saves:
             facts,
             position={"epoch": host.state.epoch, "global_step": host.state.global_step},
             # Weights alone are a checkpoint, but none to go on from.
-            is_healthy=facts.is_healthy and not host.args.save_only_model,
+            lacks="the optimizer and more (save_only_model)" if host.args.save_only_model else "",
         )
 
     def _bear(self, error: SaveFailedError) -> None:

@@ -86,13 +86,13 @@ class Keep:
                 return self._line.choice(path, manifest)
         return None
 
-    def may_remove(self, path: Path) -> bool:
+    def may_remove(self, path: Path, *, is_guarded: bool) -> bool:
         """Whether a host may remove a checkpoint now; remembers it if not."""
         self.scan()
         entries = self._line.newest_first()
-        if path not in dict(entries):
-            return True
         num_newer = min(MIN_NEWER, self._line.settings.keep)
+        if path not in dict(entries):
+            return not is_guarded or len(self._good(entries)) >= num_newer
         if path in self._removable(entries, num_newer):
             return True
         with self._line.lock:
@@ -120,7 +120,7 @@ class Keep:
             with self._line.lock:
                 unwanted = list(self._unwanted)
             for path in unwanted:
-                if self.may_remove(path):
+                if self.may_remove(path, is_guarded=False):
                     self._discard(path)
         except OSError as error:
             self._line.peers.record("notice", f"Old checkpoints could not be removed: {error}.")
@@ -136,8 +136,12 @@ class Keep:
         self._line.catalogue.add("removed", path, manifest)
 
     def _removable(self, entries: Sequence[tuple[Path, Manifest]], num_newer: int) -> list[Path]:
-        is_good = [one.is_healthy and self._is_proved(path, one) for path, one in entries]
-        return removable([path for path, _ in entries], is_good, num_newer)
+        good = self._good(entries)
+        paths = [path for path, _ in entries]
+        return removable(paths, [path in good for path in paths], num_newer)
+
+    def _good(self, entries: Sequence[tuple[Path, Manifest]]) -> set[Path]:
+        return {path for path, one in entries if one.is_healthy and self._is_proved(path, one)}
 
     def _is_proved(self, path: Path, manifest: Manifest) -> bool:
         """Whether this process has read it back; if not yet, it does so now."""

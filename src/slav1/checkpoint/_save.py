@@ -87,6 +87,10 @@ class Save:
         except PeersMissingError as error:
             nobody_else = Verdict(is_committed=False)
             raise self._failed(str(error), error.missing, nobody_else) from error
+        except BaseException:
+            # Ctrl-C: a process that lives on, as a notebook's does, is never taken for gone.
+            self._clear_away()
+            raise
 
     def _run(self) -> Commit:
         state, begun = self._begin()
@@ -138,6 +142,7 @@ class Save:
             "replicas": state.replicas,
             "content": state.content,
             "is_healthy": self._facts.is_healthy,
+            "lacks": self._facts.lacks,
         }
         if self._line.is_leader:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -330,8 +335,7 @@ class Save:
     # -- failure ------------------------------------------------------------------------------
 
     def _failed(self, reason: str, ranks: tuple[int, ...], verdict: Verdict) -> SaveFailedError:
-        if self._line.is_leader and self._staging is not None:
-            self._clear_away(self._staging)
+        self._clear_away()
         return SaveFailedError(
             path=self._path,
             step=self._facts.step,
@@ -341,8 +345,10 @@ class Save:
             has_quorum=verdict.has_quorum,
         )
 
-    def _clear_away(self, staging: Path) -> None:
-        for path in (staging, sidecar_of(staging)):
+    def _clear_away(self) -> None:
+        if not self._line.is_leader or self._staging is None:
+            return
+        for path in (self._staging, sidecar_of(self._staging)):
             if os.path.lexists(path):
                 # What can't be removed now is recognised and removed by the next start.
                 with contextlib.suppress(OSError):
@@ -366,8 +372,10 @@ def _doubt(begun: list[dict[str, Any]], seen: list[dict[str, Any]]) -> str:
     for rank, one in enumerate(seen):
         if one["non_finite"]:
             return f"{one['non_finite']} on rank {rank} holds numbers that are not finite."
-    ranks = [rank for rank, one in enumerate(begun) if not one["is_healthy"]]
-    return f"A breach is open on ranks {ranks}." if ranks else ""
+    if ranks := [rank for rank, one in enumerate(begun) if not one["is_healthy"]]:
+        return f"A breach is open on ranks {ranks}."
+    lacks = next((one["lacks"] for one in begun if one["lacks"]), "")
+    return f"It lacks {lacks}." if lacks else ""
 
 
 def _content_root(begun: list[dict[str, Any]]) -> str:

@@ -42,6 +42,10 @@ class SaveFacts:
     is_healthy: bool = True
     """Whether no breach is open. A state that is not finite counts as unhealthy anyway."""
 
+    lacks: str = ""
+    """What nobody can go on without and is not saved, as the object of a sentence; it makes the
+    state unhealthy too. Empty if all is there."""
+
     def __post_init__(self) -> None:
         if self.step < 0:
             raise ValueError(f"step must be at least 0, got {self.step}.")

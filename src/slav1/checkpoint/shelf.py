@@ -254,15 +254,20 @@ class Shelf:
         last_good = self.last_good
         return last_good is not None and last_good.path == place_of(path)
 
-    def may_remove(self, path: Path) -> bool:
+    def may_remove(self, path: Path, *, is_guarded: bool = False) -> bool:
         """Whether a host may remove a checkpoint now, by its own rotation.
 
         One that may not go yet is remembered, and removed here as soon as it may.
 
+        Args:
+            path: The checkpoint.
+            is_guarded: Whether one that this run does not know may go only when enough of its
+                own are good. It is not remembered.
+
         Returns:
             False for the last good one and, unless ``keep`` is 1, the good one before it.
         """
-        return self._keep.may_remove(place_of(path))
+        return self._keep.may_remove(place_of(path), is_guarded=is_guarded)
 
     def removed(self, path: Path) -> None:
         """Tells that the host has removed a checkpoint. Every rank calls it."""
