@@ -1,6 +1,5 @@
 """The seed contract of one rank: what a host calls at setup, at the start, and later."""
 
-import contextlib
 import json
 import logging
 import os
@@ -333,10 +332,20 @@ class Seeds:
         choice = Choice(int(seed), source)
         if self._peers.rank == 0:
             _log.info("The global seed is %d, from: %s.", choice.seed, choice.source)
-            with contextlib.suppress(OSError):
-                # A disk that is full costs a later start its seed, and not this one its run.
-                (self._run_folder / FILE).write_text(json.dumps({"seed": choice.seed}))
+            self._keep(choice.seed)
         return choice, place
+
+    def _keep(self, seed: int) -> None:
+        """Keeps the seed for later starts of the run."""
+        try:
+            (self._run_folder / FILE).write_text(json.dumps({"seed": seed}))
+        except OSError as error:
+            # A disk that is full costs a later start its seed, and not this one its run.
+            self._peers.record(
+                "notice",
+                f"The seed {seed} could not be kept for later starts of this run: {error}.",
+                rule=RULE,
+            )
 
     def _write(self, judged: Judged, moment: Moment, step: int, num_ranks: int) -> None:
         is_worth_a_line = bool(judged.wrong) or self.choice is not None or num_ranks > 1

@@ -142,6 +142,26 @@ def test_a_later_start_of_a_run_has_its_seed(tmp_path):
     assert after["torch"] == before["torch"]
 
 
+def test_a_seed_that_cannot_be_kept_is_told(tmp_path):
+    """
+    Where the run folder takes no file the run begins all the same, and rank 0 says what a later
+    start will lack.
+    """
+    kept = take()
+
+    def work(peers: ThreadPeers) -> Any:
+        seeds_of(peers, tmp_path / "gone", mode="set", seed=7).begin(script=None)
+        return [message for _, message, _ in peers.records]
+
+    try:
+        told = run_ranks(work, 2)
+    finally:
+        put_back(kept)
+
+    assert [len(messages) for messages in told] == [1, 0]
+    assert told[0][0].startswith("The seed 7 could not be kept for later starts of this run")
+
+
 def test_a_group_of_ranks_that_are_not_there_is_refused(tmp_path):
     """
     A group that names a rank beyond the run's is refused by key and number.
