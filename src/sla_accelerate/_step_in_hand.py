@@ -46,6 +46,7 @@ class StepInHand:
         self._num_batches = 0
         self._batch: Any = None
         self._flags = 0
+        self._bad_batch: int | None = None
 
     def count_batch(self) -> None:
         """A batch to train with is there."""
@@ -63,7 +64,7 @@ class StepInHand:
 
     def forget(self) -> None:
         """What was found belongs to a state that is gone."""
-        self._flags, self.has_loss = 0, False
+        self._flags, self._bad_batch, self.has_loss = 0, None, False
 
     def take_in(self, loss: Any) -> None:
         """Takes in one loss; looks for what is not finite while it can be told apart."""
@@ -78,6 +79,8 @@ class StepInHand:
         self._losses.add(value)
         if not math.isfinite(value):
             self._flags |= non_finite_flags(self._batch, self._prepared.parameters())
+            if self._bad_batch is None:
+                self._bad_batch = self._num_batches - 1
 
     def drain(self) -> None:
         """Waits for what is still on its way from a device."""
@@ -90,13 +93,17 @@ class StepInHand:
             step: Its number.
             num_before: Steps that this process made before it.
         """
-        flags = self._flags
+        flags, batch = self._flags, self._num_batches - 1
+        if self._bad_batch is not None:
+            batch = self._bad_batch
         if num_before < WARMUP_STEPS:
             flags |= layout.IS_WARMUP
         self.forget()
         self._batch = None
         self._memory.read(step)
-        batch, gradient = self._num_batches - 1, self._gradients.watch.take()
+        gradient = self._gradients.watch.take()
+        if self._gradients.has_scaler:
+            gradient = gradient._replace(is_scaled=True)
         # Accelerate is given the loss undivided, so the mean needs no scale.
         scale = None if self.losses_are_shares else 1
         self._losses.end_step(step, scale=scale, batch=batch, flags=flags, gradient=gradient)

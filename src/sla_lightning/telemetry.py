@@ -205,6 +205,8 @@ class FitWatch:
         if self._engine is not None and (made := self._engine.look()) is not None:
             self.gradients.hear_of(made)
         gradient = self.gradients.take()
+        if self._has_scaler:
+            gradient = gradient._replace(is_scaled=True)
         self.losses.end_step(step, scale=scale, batch=batch, flags=flags, gradient=gradient)
         if step >= self.replicas.due_step:
             self.replicas.look(step)

@@ -71,6 +71,10 @@ class Sample:
     is_update_left_out: bool = False
     """Whether the weights kept their values because the gradient was not finite."""
 
+    is_scaled: bool = False
+    """Whether a gradient scaler is at work, which by itself leaves each update out whose
+    gradient is not finite."""
+
     def times_s(self) -> dict[str, float]:
         """Those of its times that are known, by the names that people are shown; in seconds."""
         times_s = {

@@ -136,6 +136,8 @@ class LossReader:
         """Loss, norm, share of zeros and flags of a record, from numbers on the host."""
         loss, norm, zero_share, is_left_out = values
         flags = layout.UPDATE_LEFT_OUT if is_left_out else 0
+        if is_scaled:
+            flags |= layout.IS_SCALED
         if loss is None:
             loss = math.nan
         else:

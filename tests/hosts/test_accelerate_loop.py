@@ -143,6 +143,40 @@ def test_gradient_accumulation_makes_one_step_with_the_mean_loss(job):
     assert [(s.step, s.loss, s.batch) for s in samples] == [(0, 1.5, 3), (1, 4.5, 5)]
 
 
+def test_of_several_batches_of_a_step_the_bad_one_is_named(job):
+    """
+    Where the loss of one micro-batch is not finite, the step's record has that batch.
+    """
+    training = job(gradient_accumulation_steps=3)
+    for number, _ in enumerate(training.loader):
+        with training.accelerator.accumulate(training.model):
+            training.step(math.nan if number == 1 else 1.0)
+
+    assert [(s.step, s.batch) for s in training.samples()] == [(0, 1), (1, 5)]
+
+
+def test_steps_under_a_gradient_scaler_say_so(job, monkeypatch):
+    """
+    A scaler leaves the update of a bad loss out: the step that is made next has that batch, and
+    each record says that a scaler is at work.
+    """
+    made = SLAAccelerator.__init__
+
+    def with_scaler(self, *args, **settings):
+        made(self, *args, **settings)
+        self.scaler = torch.amp.GradScaler("cpu")
+
+    monkeypatch.setattr(SLAAccelerator, "__init__", with_scaler)
+    training = job()
+    for number, _ in enumerate(training.loader):
+        training.step((math.nan if number == 2 else 1.0) * training.model(torch.ones(1, 2)).sum())
+
+    samples = training.samples()
+
+    assert [(s.batch, s.is_scaled) for s in samples] == [(n, True) for n in (0, 1, 2, 4, 5)]
+    assert [math.isfinite(s.loss) for s in samples] == [True, True, False, True, True]
+
+
 class FailsOnce(torch.optim.SGD):
     """Derives from an optimizer of torch's, and so runs the hooks of both; its second update
     raises in the middle."""

@@ -9,6 +9,7 @@ import pytest
 import torch
 import toys
 from lightning.pytorch.loggers import CSVLogger, Logger
+from lightning.pytorch.plugins import MixedPrecision
 
 from sla_lightning import SLACallback
 from slav1.recorder import read_ring_file
@@ -97,6 +98,17 @@ def test_manual_optimization_has_one_record_a_batch(tmp_path: Path) -> None:
     pairs = [model.raw[i : i + 2] for i in range(0, 10, 2)]
     assert [sample.step for sample in samples] == [1, 3, 5, 7, 9]
     assert [sample.loss for sample in samples] == pytest.approx(list(map(mean, pairs)))
+
+
+def test_steps_under_a_gradient_scaler_say_so(tmp_path: Path) -> None:
+    """
+    Where the host's precision has a gradient scaler, each record says that one is at work.
+    """
+    scaled = MixedPrecision("16-mixed", device="cpu", scaler=torch.amp.GradScaler("cpu"))
+
+    samples = fit(tmp_path, Remembers(), toys.batches(3), max_epochs=1, plugins=[scaled])
+
+    assert [sample.is_scaled for sample in samples] == [True, True, True]
 
 
 def test_a_batch_without_a_loss_is_no_error(tmp_path: Path) -> None:

@@ -34,10 +34,11 @@ class NonFinite:
     that is gives a breach that is only logged, because mixed precision meets and skips
     such steps; if it does reach the weights, the next loss says so.
 
-    Where the update of such a step was left out, the weights are as good as before: the
-    breach then asks for ``skip_batches`` instead of the rule's own action. That is for
-    once, not for ever: after ``max_left_out`` of them in a row the rule's action is due. On
-    ranks whose own loss was finite it is a notice: they got the gradient from another.
+    Where the update of such a step was left out, by us or by a gradient scaler, the weights are
+    as good as before: the breach then asks for ``skip_batches`` instead of the rule's own
+    action. That is for once, not for ever: after ``max_left_out`` of them in a row the rule's
+    action is due. On ranks whose own loss was finite it is a notice: they got the gradient from
+    another.
 
     Raises:
         ValueError: If a setting is out of range.
@@ -72,7 +73,7 @@ class NonFinite:
         bad = _non_finite(event)
         if not bad:
             return self._after_finite(state, event)
-        num_left_out = state.num_left_out + 1 if event.is_update_left_out else 0
+        num_left_out = state.num_left_out + 1 if _is_left_out(event) else 0
         severity = self._severity(bad, num_left_out)
         after = NonFiniteState(max(severity, state.severity), 0, num_left_out)
         if severity <= state.severity:
@@ -108,6 +109,13 @@ class NonFinite:
             unit="finite steps",
             message=f"Rank {event.rank} has had finite numbers for {num_finite} steps.",
         )
+
+
+def _is_left_out(sample: Sample) -> bool:
+    """Whether the weights are as before. A loss that is not finite has such a gradient, and so a
+    scaler leaves its update out; should it not, the next losses say so."""
+    is_by_scaler = sample.is_scaled and sample.loss is not None and not math.isfinite(sample.loss)
+    return sample.is_update_left_out or is_by_scaler
 
 
 def _non_finite(sample: Sample) -> tuple[str, ...]:

@@ -88,6 +88,7 @@ PARAMETERS_NON_FINITE = 16
 LOSS_NON_FINITE = 32
 GRADIENT_NON_FINITE = 64
 UPDATE_LEFT_OUT = 128
+IS_SCALED = 256
 
 
 def block_bytes(num_slots: int) -> int:

@@ -78,6 +78,7 @@ def sample_of(rank: int, fields: tuple[float, ...]) -> Sample:
         non_finite=tuple(name for flag, name in _NON_FINITE if flags & flag),
         is_warmup=bool(flags & layout.IS_WARMUP),
         is_update_left_out=bool(flags & layout.UPDATE_LEFT_OUT),
+        is_scaled=bool(flags & layout.IS_SCALED),
     )
 
 

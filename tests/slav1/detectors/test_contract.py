@@ -105,6 +105,7 @@ def samples(ranks: st.SearchStrategy[int]) -> st.SearchStrategy[Sample]:
         non_finite=st.sampled_from([(), ("input", "loss"), ("gradient",)]),
         is_warmup=st.booleans(),
         is_update_left_out=st.booleans(),
+        is_scaled=st.booleans(),
         **dict.fromkeys(MEASURED, numbers),
     )
 

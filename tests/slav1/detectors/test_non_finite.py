@@ -96,6 +96,26 @@ def test_an_update_that_was_left_out_needs_no_way_back():
     assert (other.status, other.evidence["first"]) == (Status.NOTICE, "gradient")
 
 
+def test_a_gradient_scaler_leaves_the_update_of_a_bad_loss_out():
+    """
+    Under a scaler a loss that is not finite changes no weight, so its batches are skipped; what
+    the scaler finds infinite beside a finite loss is silent, and neither goes on for ever.
+    """
+    bad = [sample(i, loss=math.nan, batch=i, is_scaled=True) for i in range(9)]
+    broken = sample(0, loss=math.nan, non_finite=("parameters",), is_scaled=True)
+
+    (alone,) = watch(NonFinite(), [bad[0], *(sample(i, is_scaled=True) for i in range(1, 5))])
+    asked = [(b.step, b.action, b.is_actionable) for b in watch(NonFinite(), bad)]
+
+    assert (alone.action, alone.is_actionable, alone.evidence["first"]) == (
+        *("skip_batches", True, "loss"),
+    )
+    assert "the weights are as before" in alone.message
+    assert asked == [(0, "skip_batches", True), (3, None, True)]
+    assert [b.action for b in watch(NonFinite(), [broken])] == [None]
+    assert watch(NonFinite(), [sample(i, is_scaled=True) for i in range(9)]) == []
+
+
 def test_updates_are_not_left_out_for_ever():
     """
     One more update in a row than allowed asks for the rule's own action, whichever rank it is;
