@@ -1,5 +1,6 @@
 """What every command line of this package has in common: how it starts and how it ends."""
 
+import errno
 import io
 import os
 import sys
@@ -11,6 +12,7 @@ import typer
 from slav1.cli._errors import CommandLineError, one_line
 
 __all__ = [
+    "FAILED",
     "INTERRUPTED",
     "READER_GONE",
     "USAGE",
@@ -20,6 +22,9 @@ __all__ = [
     "watched",
 ]
 
+FAILED = 1
+"""Exit status when there is no room for what is to be written."""
+
 USAGE = 2
 """Exit status after a mistake on the command line."""
 
@@ -28,6 +33,8 @@ INTERRUPTED = 130
 
 READER_GONE = 141
 """Exit status when what reads our output has gone: 128 and the number of SIGPIPE."""
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 # Newer versions of typer bring their own copy of click; the errors are named alike.
 _UsageError: Any = typer.BadParameter.__bases__[0]
@@ -42,6 +49,7 @@ def watched(work: Callable[[], int]) -> int:
     Returns:
         The exit status.
     """
+    _open_what_is_closed()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A message in letters that the terminal lacks is still a message.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -51,10 +59,29 @@ def watched(work: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Python flushes stdout once more when it ends, and would complain then.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write_nothing_more()
         return READER_GONE
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        _write_nothing_more()
+        where = error.filename or "standard output"
+        print(one_line(f"sla: {where} can't be written to: {error.strerror}."), file=sys.stderr)
+        return FAILED
     return status
+
+
+def _open_what_is_closed() -> None:
+    """A stream that was closed before us is None, and its number would go to the next file."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - open as long as we are
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123
+
+
+def _write_nothing_more() -> None:
+    # Python flushes stdout once more when it ends, and would complain then.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def carry_out(name: str, app: typer.Typer, arguments: Sequence[str]) -> int:

@@ -6,7 +6,8 @@ import signal
 import pytest
 
 import slav1
-from slav1.cli.program import READER_GONE
+from slav1.cli._output import print_table
+from slav1.cli.program import FAILED, READER_GONE
 from slav1.ledger import Entry
 
 # What a drawn box or a traceback would show.
@@ -138,6 +139,50 @@ def test_a_reader_that_leaves_ends_it_quietly(start_sla):
 
     assert process.returncode == READER_GONE
     assert process.stderr.read() == ""
+
+
+@pytest.mark.slow
+def test_a_full_disk_under_the_output_is_one_line(start_sla):
+    """
+    Where there is no room for the output, one line says so, and the status is neither that
+    of success nor that of a finding.
+    """
+    process = start_sla(
+        "contract", "show", "L1", before="import sys; sys.stdout = open('/dev/full', 'w')"
+    )
+    _, err = process.communicate(timeout=60)
+
+    assert process.returncode == FAILED
+    assert err == "sla: standard output can't be written to: No space left on device.\n"
+
+
+@pytest.mark.slow
+def test_closed_outputs_are_no_traceback(start_sla):
+    """
+    Started without standard output or standard error, as by a scheduler, a command ends with
+    its usual status, and what is meant for one is never written into the other.
+    """
+    no_out = start_sla("contract", "show", "L1", before="import sys; sys.stdout = None")
+    assert no_out.communicate(timeout=60)[1] == ""
+    assert no_out.returncode == 0
+
+    no_err = start_sla("contract", "show", "L4", before="import sys; sys.stderr = None")
+    assert no_err.communicate(timeout=60)[0] == ""
+    assert no_err.returncode == 2
+
+
+@pytest.mark.parametrize("num_columns", [30, 100])
+def test_a_narrow_terminal_loses_no_column(monkeypatch, capsys, num_columns):
+    """
+    On a terminal that has no room for the last column rows are left to the terminal to wrap.
+    """
+    monkeypatch.setenv("COLUMNS", str(num_columns))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+
+    print_table(["clause", "verdict", "why"], [["replica_divergence", "met", "8 samples."]])
+
+    out = capsys.readouterr().out
+    assert all(part in out for part in ("clause", "why", "replica_divergence", "met", "8 samples."))
 
 
 @pytest.mark.slow
