@@ -17,7 +17,7 @@ from sla_accelerate._traps import check_sync, find_harmless
 from sla_accelerate.actions import OnStop, TrainingStoppedError
 from sla_accelerate.telemetry import LoopWatch
 from slav1.seeds import Choice
-from slav1.session import RunSettings, join
+from slav1.session import RunSettings, Session, join
 from slav1.session.rendezvous import job_rendezvous
 from slav1.session.settings_source import Resolved
 from slav1.startup.restarts import restart_hazard
@@ -110,12 +110,8 @@ def begin(
         ),
         job_rendezvous(),
     )
-    backend = dist.get_backend() if dist.is_initialized() else ""
-    if rank == 0 and (said := restart_hazard(os.environ, backend)):
-        session.note(said)
     if rank == 0:
-        for said in find_harmless(state, os.environ):
-            session.note(said)
+        _tell_oddities(session, state)
     watch = LoopWatch(
         session,
         on_stop=on_stop,
@@ -124,6 +120,14 @@ def begin(
     )
     _Shared.watch, _Shared.settings, _Shared.handled = watch, settings, sys.exc_info()[1]
     return watch
+
+
+def _tell_oddities(session: Session, state: Any) -> None:
+    """What of this launch may fail later, or wastes something."""
+    backend = dist.get_backend() if dist.is_initialized() else ""
+    hazard = restart_hazard(os.environ, backend)
+    for said in (*([hazard] if hazard else []), *find_harmless(state, os.environ)):
+        session.note(said)
 
 
 def end(error: BaseException | None) -> None:

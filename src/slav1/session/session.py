@@ -82,20 +82,8 @@ class Session:
         self.run_folder = run_folder
         self.attempt = attempt
         """Start of this run, from 0."""
-        # Late: the monitor's process loads this module, and must not load the checkpoints' line.
-        from slav1.checkpoint.peers import Alone
-
-        self.peers: Peers = Alone(self._record, self._io_percent)
+        self.peers: Peers = self._peers_of(world_size, spare)
         """The ranks of this run, for what they do together off the hot path."""
-        if world_size > 1:
-            self.peers = RunPeers(
-                rank=rank,
-                world_size=world_size,
-                link=lambda: self._link,
-                write=self._write,
-                spare=spare,
-                io_percent=self._io_percent,
-            )
         self._block = Block.create(rank=rank, num_slots=num_slots)
         self.recorder = Recorder(self._block)
         self._pid = os.getpid()
@@ -115,6 +103,21 @@ class Session:
         if multiprocessing.parent_process() is not None:
             # A forked child of multiprocessing ends without the interpreter's exit hooks.
             util.Finalize(None, self._leave_at_exit, exitpriority=100)
+
+    def _peers_of(self, world_size: int, spare: Spare | None) -> "Peers":
+        if world_size > 1:
+            return RunPeers(
+                rank=self.rank,
+                world_size=world_size,
+                link=lambda: self._link,
+                write=self._write,
+                spare=spare,
+                io_percent=self._io_percent,
+            )
+        # Late: the monitor's process loads this module, and must not load the checkpoints' line.
+        from slav1.checkpoint.peers import Alone
+
+        return Alone(self._record, self._io_percent)
 
     def connect(
         self,
