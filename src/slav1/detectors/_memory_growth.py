@@ -5,6 +5,7 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
+from slav1.detectors._memory_places import share_in_place
 from slav1.detectors._memory_series import (
     BASE_STEPS,
     COUNT,
@@ -159,11 +160,17 @@ def _growth(series: Series, *, since_step: int, start: float, to_step: int, end:
         [cycle for cycle in cycles if since_step <= cycle[CYCLE_END_STEP] <= to_step]
         for cycles in series.cycles
     ]
+    has_events = [len(window) > NUM_EVENTS_NEEDED for window in windows]
     shares = [
         # What rises within such a cycle does not last: only its floor does.
-        1.0 if freed and len(window) > NUM_EVENTS_NEEDED else _share_of_events(window)
-        for window, freed in zip(windows, series.given_back, strict=True)
+        1.0 if series.given_back[kind] and has_events[kind] else _share_of_events(window)
+        for kind, window in enumerate(windows)
     ]
+    if max(shares) < SHARE_OF_EVENTS:
+        shares = [
+            share_in_place(series.floors, kind) if has_events[kind] else 0.0
+            for kind in range(len(KINDS))
+        ]
     if max(shares) < SHARE_OF_EVENTS:
         return growth
     # Where kinds of event come together, the longest cycle is the one to name.

@@ -217,10 +217,10 @@ class MemoryDriftSequential:
         series = series._replace(
             grade=SUSPECTED if kind == "steady_rise" else CERTAIN,
             onset=series.onset if series.grade else growth.start,
-            peak=growth.end,
-            peak_step=growth.to_step,
             cause=growth.cause,
         )
+        peak_step, peak = standing(series)
+        series = series._replace(peak=peak, peak_step=peak_step)
         breach = found(event, SERIES[number], kind, growth, room, score=score, arl0=self.arl0)
         return series, breach
 
@@ -267,7 +267,9 @@ class MemoryDriftSequential:
 
     def _with_peak(self, series: Series) -> Series:
         step, value = standing(series)
-        if value <= series.peak + self.tolerance_mib:
+        # Where in a cycle its lowest reading falls is chance.
+        tolerance = self.tolerance_mib * (3.0 if series.cause >= 0 else 1.0)
+        if value <= series.peak + tolerance:
             return series
         return series._replace(peak=value, peak_step=step)
 
@@ -275,9 +277,10 @@ class MemoryDriftSequential:
         step = series.floors[-1][END_STEP]
         quiet_steps = self.quiet_steps
         cycles = series.cycles[series.cause] if series.cause >= 0 else ()
-        if len(cycles) >= 2:
+        if len(cycles) >= 3:
+            # The last one is still in hand.
             quiet_steps = max(
-                quiet_steps, 3 * (cycles[-1][CYCLE_END_STEP] - cycles[-2][CYCLE_END_STEP])
+                quiet_steps, 3 * (cycles[-2][CYCLE_END_STEP] - cycles[-3][CYCLE_END_STEP])
             )
         return has_fallen_back(series) or step - series.peak_step >= quiet_steps
 
