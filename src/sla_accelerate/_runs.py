@@ -13,7 +13,7 @@ from torch import distributed as dist
 
 from sla_accelerate._place import check_launch, place_of
 from sla_accelerate._seeds import choose_early
-from sla_accelerate._traps import check_sync, find_harmless
+from sla_accelerate._traps import check_group, check_sync, find_harmless
 from sla_accelerate.actions import OnStop, TrainingStoppedError
 from sla_accelerate.telemetry import LoopWatch
 from slav1.seeds import Choice
@@ -94,6 +94,7 @@ def begin(
     rank, world_size = state.process_index, state.num_processes
     check_launch(world_size, launcher)
     check_sync(state)
+    check_group(state)
     place = place_of(rank, state.local_process_index, world_size, launcher)
     session = join(
         RunSettings(

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import psutil
+from torch import distributed as dist
 
 _PLUGINS = {
     "ACCELERATE_USE_FSDP": ("FSDP", "FSDP"),
@@ -31,6 +32,23 @@ def check_sync(state: Any) -> None:
             "wraps no model, so they would train apart without ever exchanging a gradient. "
             "It does so where its backend is not one of the machine's. On a machine without a "
             "GPU set ACCELERATE_USE_CPU=true or pass cpu=True, for DDP; it can't shard there."
+        )
+
+
+def check_group(state: Any) -> None:
+    """Refuses ranks that knew of each other, and can't reach each other any more.
+
+    Args:
+        state: Any ``accelerate.Accelerator``.
+
+    Raises:
+        ValueError: On all ranks, if they are such.
+    """
+    if state.num_processes > 1 and not dist.is_initialized():
+        raise ValueError(
+            f"Accelerate knows of {state.num_processes} ranks, but there is no process group: "
+            "end_training() of an earlier accelerator has ended it, and Accelerate makes no "
+            "second one. Call end_training() once, after the last training of this process."
         )
 
 

@@ -206,7 +206,10 @@ class SLAAccelerator(JoiningAccelerator):
 
     def clip_grad_norm_(self, parameters: Any, max_norm: Any, norm_type: Any = 2) -> Any:
         """As the host's; the contract takes the norm that it computes."""
-        parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        if isinstance(parameters, Tensor):
+            # Some hosts take it for its rows, and clip nothing: that is theirs.
+            return super().clip_grad_norm_(parameters, max_norm, norm_type=norm_type)
+        parameters = list(parameters)
         if norm_type != 2:
             return super().clip_grad_norm_(parameters, max_norm, norm_type=norm_type)
         if are_parts_of_one_mesh(parameters):

@@ -7,7 +7,7 @@ import pytest
 from _launch import free_port
 from accelerate.utils import DistributedType
 
-from sla_accelerate._traps import check_sync, find_harmless, is_one_of_several
+from sla_accelerate._traps import check_group, check_sync, find_harmless, is_one_of_several
 
 from ._runs import messages, run_folders, told
 
@@ -31,6 +31,17 @@ def test_ranks_that_would_train_apart_are_refused():
 
     check_sync(State(1, "NO"))
     check_sync(State(2, "MULTI_CPU"))
+
+
+def test_ranks_whose_group_is_gone_are_refused():
+    """
+    Ranks without a process group, as after an earlier accelerator's end_training, are told what
+    ended it; one process needs none.
+    """
+    with pytest.raises(ValueError, match=r"2 ranks.*Call end_training\(\) once"):
+        check_group(State(2, "MULTI_CPU"))
+
+    check_group(State(1, "NO"))
 
 
 @pytest.mark.parametrize(

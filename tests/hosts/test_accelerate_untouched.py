@@ -102,6 +102,23 @@ def test_no_sync_is_one_step(tmp_path):
     assert accelerator.sla_last_step == 3
 
 
+def test_clipping_one_tensor_is_the_host_s(tmp_path):
+    """
+    What a host makes of a single tensor to clip, were it nothing at all, it makes with the
+    contract too.
+    """
+    clipped = []
+    for make in (lambda: Accelerator(cpu=True), lambda: with_contract(tmp_path)):
+        accelerator = make()
+        model = nn.Linear(4, 3)
+        model, _ = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.0))
+        model.weight.grad = torch.ones(3, 4)
+        norm = accelerator.clip_grad_norm_(model.weight, 0.5)
+        clipped.append((float(norm), model.weight.grad.tolist()))
+
+    assert clipped[0] == clipped[1]
+
+
 @pytest.mark.ranks
 @pytest.mark.slow
 @pytest.mark.thorough
