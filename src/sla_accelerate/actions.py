@@ -182,6 +182,11 @@ class Orders:
                 step=0,
             )
 
+    @property
+    def wants_restart(self) -> bool:
+        """Whether training was stopped to be started again."""
+        return self.stopped_at is not None and self._action is Action.RESTART
+
     def give_up(self, watch: Watch) -> None:
         """The training is left; what is still due will not be done."""
         if self.due is not None:

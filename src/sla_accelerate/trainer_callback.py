@@ -55,7 +55,8 @@ class SLATrainerCallback(TrainerCallback):
                 ``SLA_RUN_DIR``, else that of the block, else ``sla_runs``.
             on_stop: What a stop does once ``train`` has ended in good order: ``flag`` lets it
                 return and sets :attr:`stopped_at`; ``raise`` raises
-                :class:`~sla_accelerate.TrainingStoppedError`.
+                :class:`~sla_accelerate.TrainingStoppedError`. A restart raises in any case, or
+                no launcher would start again.
             skip_bad_batches: Whether a rollback leaves out the batches of the bad steps;
                 otherwise they are tried again.
 

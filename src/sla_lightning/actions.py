@@ -8,6 +8,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from slav1.decision import Action
 from slav1.session import Session
 
 _log = logging.getLogger("sla_lightning")
@@ -25,6 +26,10 @@ class JobEndedError(RuntimeError):
     """The contract ended this process because the job could not go on."""
 
 
+class RestartError(JobEndedError):
+    """The contract has the job started again: an error, or a launcher would take it for done."""
+
+
 def drive(
     trainer: Trainer, session: Session, run: Callable[[], None], roll_back: Callable[[], bool]
 ) -> None:
@@ -39,6 +44,7 @@ def drive(
     Raises:
         JobEndedError: If SIGTERM came from the contract. Lightning would end the process
             with status 0 then, and a launcher would take the job for finished.
+        RestartError: On all ranks, if the job is to be started again.
     """
     while True:
         try:
@@ -49,6 +55,13 @@ def drive(
             _end_without_saving(trainer)
         except StopRequested:
             _end_without_saving(trainer)
+            decision = session.decision()
+            if decision is not None and decision.action is Action.RESTART:
+                raise RestartError(
+                    "The stability contract stopped this job at the end of step "
+                    f"{decision.step} to have it started again, which is its launcher's to do "
+                    f"(torchrun --max-restarts); {session.run_folder}/ledger.jsonl says why."
+                ) from None
         except SIGTERMException as error:
             if not session.is_ended_by_contract:
                 raise

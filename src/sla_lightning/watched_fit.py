@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import distributed as dist
 
 from sla_lightning import _compat
-from sla_lightning.actions import drive, refuse_to_save
+from sla_lightning.actions import RestartError, drive, refuse_to_save
 from sla_lightning.checkpoint_guard import CheckpointGuard
 from sla_lightning.mild_actions import MildActions
 from sla_lightning.position import Position
@@ -246,6 +246,10 @@ class WatchedFit:
             error: What was raised.
             leave: Leaves the run, for the reason it is given.
         """
+        if isinstance(error, RestartError):
+            # All ranks stop as after any decision, but nobody may save on the way out.
+            _compat.before_teardown(self._trainer, lambda: leave("finished"))
+            return
         reason = self._leave_reason = type(error).__name__
         self.session.fail(error, self._trainer.global_step)
         if not saves_on_exception(self._trainer):

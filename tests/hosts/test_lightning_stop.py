@@ -30,6 +30,7 @@ def test_all_ranks_stop_at_one_step_and_keep_nothing(
     ended = ranks(
         "stop.py",
         num_micro,
+        "stop",
         num_ranks=num_ranks,
         env={"SLA_INJECT": f"nan:rank={num_ranks - 1},step=45,what=batch"},
     )
@@ -46,6 +47,24 @@ def test_all_ranks_stop_at_one_step_and_keep_nothing(
     assert after["steps_on_disk"]["afterwards.ckpt"] == stopped_at + 1
     assert after["num_validations"] == 1
     assert told(ended.out[0], "finalized")["status"] == "success"
+
+
+def test_a_restart_ends_every_rank_by_an_error_and_keeps_nothing(ranks: Any) -> None:
+    """
+    Where the contract wants the job started again ``fit`` raises on all ranks at the end of the
+    same step, so that a launcher does so, and like a stop it validates and saves nothing.
+    """
+    ended = ranks("stop.py", 1, "restart", env={"SLA_INJECT": "nan:rank=1,step=45,what=batch"})
+
+    assert set(ended.exit_codes.values()) == {1}, ended
+    ends = [told(out, "ended") for out in ended.out.values()]
+    (stopped_at,) = {end["stopped_at"] for end in ends}
+    assert 45 <= stopped_at < 79
+    assert all(f"step {stopped_at} to have it started again" in end["error"] for end in ends)
+    assert {end["num_validations"] for end in ends} == {0}
+    assert set(ends[0]["steps_on_disk"].values()) == {40}, ends
+    assert entries(ranks.run_dir, "first_exception") == []
+    assert entries(ranks.run_dir, "decision")[0].action == "restart"
 
 
 def test_the_report_names_rank_step_batch_and_what_was_spoilt_first(ranks: Any) -> None:

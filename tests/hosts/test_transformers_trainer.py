@@ -16,7 +16,7 @@ pytest.importorskip("transformers", reason="pip install -e '.[transformers]'")
 import trainers
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback
 
-from sla_accelerate import SLATrainer, SLATrainerCallback, _runs
+from sla_accelerate import SLATrainer, SLATrainerCallback, TrainingStoppedError, _runs
 from sla_accelerate._trainer import compat as _compat_trainer
 from slav1.checkpoint.errors import CheckpointDamagedError
 from slav1.checkpoint.formats import examine
@@ -474,6 +474,21 @@ def test_a_stop_leaves_nothing_of_the_breach_behind(make, caplog):
     made.train()
     assert made.sla.stopped_at is None
     assert len(run_folders(Path(made.sla.run_folder).parent)) == 2
+
+
+def test_a_restart_ends_the_training_by_an_error(make):
+    """
+    Where the contract wants the job started again ``train`` raises whatever ``on_stop`` says, so
+    that a launcher does so; the last checkpoint is the one from before.
+    """
+    made = make(Orders(Action.RESTART, at_step=6))
+
+    with pytest.raises(TrainingStoppedError) as stopped:
+        made.train()
+
+    assert (stopped.value.action, stopped.value.step) == (Action.RESTART, made.sla.stopped_at)
+    assert made.counts.steps[-1] == 7
+    assert checkpoints(made) == [4]
 
 
 def test_without_a_way_back_a_rollback_is_a_stop(make, caplog):

@@ -157,7 +157,10 @@ class TrainerWatch:
             self._leave(error)
             raise
         self._leave(None)
-        if self.stopped_at is not None and self._wanted.on_stop == "raise":
+        # A launcher starts again only what ended by an error.
+        if run.watch.orders.wants_restart or (
+            self.stopped_at is not None and self._wanted.on_stop == "raise"
+        ):
             raise run.watch.stop_error()
         return result
 

@@ -309,4 +309,4 @@ def _outcome(decision: Decision, result: Result, reason: str) -> Outcome:
 
 
 def _name(decision: Decision) -> str:
-    return f"{decision.number} ({decision.action.name})"
+    return f"{decision.number} ({decision.action.name.lower()})"

@@ -11,6 +11,8 @@ import toys
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
+from sla_lightning import JobEndedError
+
 NUM_RANKS = int(os.environ["WORLD_SIZE"])
 FOLDER = Path("checkpoints")
 
@@ -48,8 +50,8 @@ def steps_on_disk() -> dict[str, int]:
 
 
 def main() -> None:
-    num_micro = int(sys.argv[1])
-    watch, counts = toys.SLACallback(toys.contract(non_finite={"action": "stop"})), Watches()
+    num_micro, action = int(sys.argv[1]), sys.argv[2]
+    watch, counts = toys.SLACallback(toys.contract(non_finite={"action": action})), Watches()
     saver = ModelCheckpoint(
         FOLDER, every_n_train_steps=40, save_top_k=-1, save_last=True, save_on_exception=True
     )
@@ -69,7 +71,12 @@ def main() -> None:
         log_every_n_steps=5,
     )
     model = toys.Toy(step_s=0.02 / num_micro)
-    trainer.fit(model, toys.batches(400, num_ranks=NUM_RANKS), toys.batches(2))
+    try:
+        trainer.fit(model, toys.batches(400, num_ranks=NUM_RANKS), toys.batches(2))
+    except JobEndedError as error:
+        facts = {"stopped_at": watch.stopped_at, "steps_on_disk": steps_on_disk()}
+        toys.tell("ended", error=str(error), num_validations=counts.num_validations, **facts)
+        raise
     toys.tell(
         "fit",
         stopped_at=watch.stopped_at,
