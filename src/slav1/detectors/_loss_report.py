@@ -34,6 +34,8 @@ class Look(NamedTuple):
     """None if the loss is unknown or not finite."""
     norm: GradNorm
     density: Density
+    usual_lead: float
+    """How far the highest loss of a rank lies above the others in the rounds before."""
 
 
 def heavy_tail_arl0(sigmas: float, *, num_in_a_row: int = 1) -> float:
@@ -65,7 +67,7 @@ def breach_from(episode: Episode, look: Look, finding: Finding) -> Breach:
         status=Status.NOTICE if finding.severity == NOTICED else Status.BREACH,
         is_actionable=finding.severity >= CAUTIONED,
         action=finding.action,
-        rank=rank_standing_out(look.event, rise),
+        rank=rank_standing_out(look.event, rise, usual_lead=look.usual_lead),
         step=step,
         statistic=finding.statistic,
         limit=finding.limit,

@@ -28,14 +28,31 @@ def mean_density(round_: Round) -> float | None:
     return None if mean is None else 1.0 - min(1.0, max(0.0, mean))
 
 
-def rank_standing_out(round_: Round, rise: float) -> int | None:
-    """The one rank whose loss explains a rise of the mean loss; None if no single one does."""
+def lead(round_: Round) -> float:
+    """How far the highest loss of a round lies above the mean of the others; 0 if that is not
+    known."""
+    losses = [sample.loss for sample in round_.samples if sample.loss is not None]
+    if len(losses) < 2:
+        return 0.0
+    highest = max(losses)
+    above = highest - (sum(losses) - highest) / (len(losses) - 1)
+    return clipped(above, LARGEST) if math.isfinite(above) else 0.0
+
+
+def rank_standing_out(round_: Round, rise: float, *, usual_lead: float = 0.0) -> int | None:
+    """The one rank whose loss explains a rise of the mean loss; None if no single one does.
+
+    Args:
+        round_: All ranks.
+        rise: Of their mean.
+        usual_lead: What :func:`lead` gives in other rounds, as where a rank has harder data.
+    """
     losses = {s.rank: clipped(s.loss, LARGEST) for s in round_.samples if s.loss is not None}
     if len(losses) < 2:
         return None
     rank = max(losses, key=lambda each: losses[each])
     others = median(loss for each, loss in losses.items() if each != rank)
-    own_share = (losses[rank] - others) / len(losses)
+    own_share = (losses[rank] - others - usual_lead) / len(losses)
     return rank if own_share >= SHARE_OF_RISE * rise > 0.0 else None
 
 

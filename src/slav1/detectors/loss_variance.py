@@ -30,7 +30,7 @@ from slav1.detectors._loss_report import (
 )
 from slav1.detectors._loss_tests import NUM_NEEDED, LossTests, Reading, observe_loss
 from slav1.detectors._noise import Noise
-from slav1.detectors._round import mean_density, mean_grad_norm, mean_loss
+from slav1.detectors._round import lead, mean_density, mean_grad_norm, mean_loss
 from slav1.detectors._sparsity import FALL_RATIO, Density, thinned
 from slav1.detectors._sparsity import SIGMAS as DENSITY_SIGMAS
 from slav1.sample import Round
@@ -39,6 +39,10 @@ from slav1.sample import Round
 NUM_IN_A_ROW = 2
 # An episode ends at a new level only where the trend has caught up with it.
 CALM_SIGMAS = 3.0
+# What ranks usually differ by is looked at once in so many rounds, and remembered over ten times
+# as many.
+LEAD_ROUNDS = 8
+LEAD_GAIN = 0.1
 SIGMAS = "standard deviations"
 SCORE = "CUSUM score"
 
@@ -55,6 +59,8 @@ class LossVarianceSequentialState(NamedTuple):
     norm: GradNorm = GradNorm()
     episode: Episode = Episode()
     density: Density = Density()
+    lead: float = 0.0
+    """How far the highest loss of a rank usually lies above the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +157,7 @@ class LossVarianceSequential:
     def observe(
         self, state: LossVarianceSequentialState, event: Round
     ) -> tuple[LossVarianceSequentialState, Breach | None]:
-        loss, norm, episode, density = state
+        loss, norm, episode, density, usual_lead = state
         reading = None
         mean, mean_norm = mean_loss(event), mean_grad_norm(event)
         if mean is not None:
@@ -167,11 +173,15 @@ class LossVarianceSequential:
         if is_high or episode.num_high:
             episode = episode._replace(num_high=episode.num_high + 1 if is_high else 0)
         before = episode
-        episode, breach = self._told(episode, Look(event, reading, norm, density))
+        episode, breach = self._told(episode, Look(event, reading, norm, density, usual_lead))
         if reading is not None and not episode.severity and is_loud_still(before, reading):
             # What has lasted for so long is what is usual from now on.
             loss = loss._replace(noise=Noise(last=reading.loss))
-        return LossVarianceSequentialState(loss, norm, episode, density), breach
+        num_seen = loss.trend.num_seen
+        if mean is not None and not episode.severity and num_seen % LEAD_ROUNDS == 1:
+            gain = max(LEAD_GAIN, LEAD_ROUNDS / (num_seen + LEAD_ROUNDS - 1))
+            usual_lead += gain * (lead(event) - usual_lead)
+        return LossVarianceSequentialState(loss, norm, episode, density, usual_lead), breach
 
     def _told(self, episode: Episode, look: Look) -> tuple[Episode, Breach | None]:
         """Carries the episode on and says what is new about it."""

@@ -250,6 +250,26 @@ def test_names_the_rank_whose_loss_stands_out():
     assert alone.evidence["batches"] == [1_100]
 
 
+@pytest.mark.parametrize("harder", [0.9, 3.0])
+def test_a_rank_with_harder_data_is_not_blamed_for_all(harder):
+    """
+    A rise that all ranks share names nobody though one rank's loss always stands higher; one of
+    its own names it all the same.
+    """
+    rng = random.Random(43)
+
+    def run(*rises: float):
+        rows = [[2.0 + harder * r + SIGMA * rng.gauss(0, 1) for r in (0, 1)] for _ in range(100)]
+        rows += [[2.0 + harder * r + rise for r, rise in enumerate(rises)]] * 2
+        found = watch(LossVarianceSequential(), [round_of(i, *row) for i, row in enumerate(rows)])
+        return breaches(found)[0].rank
+
+    level = 2.0 + harder / 2
+    assert run(0.35 * level, 0.35 * level) is None
+    assert run(0.0, 2.0 * level) == 1
+    assert run(2.0 * level + harder, 0.0) in {0, None}
+
+
 def test_growing_noise_is_only_logged():
     """
     Noise four times as large around the same level is a breach that leads to no action, and
