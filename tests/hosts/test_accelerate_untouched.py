@@ -102,6 +102,7 @@ def test_no_sync_is_one_step(tmp_path):
     assert accelerator.sla_last_step == 3
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")
 def test_clipping_one_tensor_is_the_host_s(tmp_path):
     """
     What a host makes of a single tensor to clip, were it nothing at all, it makes with the
