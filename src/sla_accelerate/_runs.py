@@ -4,9 +4,10 @@ Shared by all ``SLAAccelerator`` objects of the process, as Accelerate shares it
 state among them: programs make several of them, and make them again.
 """
 
+import atexit
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import distributed as dist
@@ -18,6 +19,7 @@ from sla_accelerate.actions import OnStop, TrainingStoppedError
 from sla_accelerate.telemetry import LoopWatch
 from slav1.seeds import Choice
 from slav1.session import RunSettings, Session, join
+from slav1.session.dying import dying_of
 from slav1.session.rendezvous import job_rendezvous
 from slav1.session.settings_source import Resolved
 from slav1.startup.restarts import restart_hazard
@@ -33,6 +35,8 @@ class _Shared:
     choice: Choice | None = None
     handled: BaseException | None = None
     """Exception that was being handled already when the run began; not its fault."""
+    on_interrupt: Callable[[], None] | None = None
+    """What is done if people break the run off; None for nothing."""
 
 
 def seed_for(state: Any, settings: Resolved) -> Choice | None:
@@ -131,6 +135,13 @@ def _tell_oddities(session: Session, state: Any) -> None:
         session.note(said)
 
 
+def when_interrupted(do: Callable[[], None]) -> None:
+    """Keeps what is to be done if people break the open run off."""
+    _Shared.on_interrupt = do
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)
+
+
 def end(error: BaseException | None) -> None:
     """Leaves the run.
 
@@ -139,10 +150,20 @@ def end(error: BaseException | None) -> None:
             if there is none.
     """
     watch, _Shared.watch = _Shared.watch, None
+    on_interrupt, _Shared.on_interrupt = _Shared.on_interrupt, None
     if watch is None or watch.is_over:
         return
     if error is None or error is _Shared.handled or isinstance(error, TrainingStoppedError):
         watch.leave("finished")
         return
     watch.session.fail(error, watch.step + 1)
+    if isinstance(error, KeyboardInterrupt) and on_interrupt is not None:
+        on_interrupt()
     watch.leave(type(error).__name__)
+
+
+def _at_exit() -> None:
+    """A script that leaves the run open and ends by Ctrl-C."""
+    on_interrupt, _Shared.on_interrupt = _Shared.on_interrupt, None
+    if on_interrupt is not None and isinstance(dying_of(), KeyboardInterrupt):
+        on_interrupt()

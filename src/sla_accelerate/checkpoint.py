@@ -2,11 +2,13 @@
 
 import contextlib
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]
 
+from sla_accelerate import _runs
 from sla_accelerate._batches.position import Positions
 from sla_accelerate._disk import disk_of
 from sla_accelerate._saved.folders import NumberedFolders, folder_named
@@ -166,6 +168,7 @@ class Checkpoints:
                 if watch.num_steps == 0:
                     # Counted first: one that ends the process must not be tried for ever.
                     self.shelf(watch).resumed(choice)
+                    _runs.when_interrupted(partial(self.shelf(watch).interrupted, choice))
                 loaded = self._restore(watch, choice, **options)
                 self._go_on(watch, loaded, is_rollback=False)
                 return choice.path

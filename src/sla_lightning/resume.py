@@ -52,6 +52,11 @@ class Resume:
         self._guard.trusted = self.choice.path
         return self.choice.path
 
+    def interrupted(self) -> None:
+        """People have broken the training off: that says nothing of the checkpoint."""
+        if self.choice is not None:
+            self._shelf.interrupted(self.choice)
+
     def _is_started_again(self) -> bool:
         """Whether a launcher has brought the run back: its script asks for what it asked for
         at the first start, and would begin all over."""

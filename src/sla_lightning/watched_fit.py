@@ -137,6 +137,7 @@ class WatchedFit:
     def _drive(self, shelf: Shelf) -> None:
         """Takes the host's wheel, as far as this version of it can be driven."""
         self._position: Position | None = None
+        self._resume: Resume | None = None
         if self._lacks:
             self.session.note(
                 f"This Lightning lacks {', '.join(self._lacks)}: no rollback, no last_good, "
@@ -148,7 +149,7 @@ class WatchedFit:
             self._position = Position(
                 self._trainer, self.session.peers, self._settings.limit_s, self._note
             )
-            Resume(self._trainer, self.session, shelf, self.guard)
+            self._resume = Resume(self._trainer, self.session, shelf, self.guard)
         if not _compat.missing_names(self._trainer):
             _compat.wrap_run(self._trainer, self._run)
 
@@ -252,6 +253,8 @@ class WatchedFit:
             return
         reason = self._leave_reason = type(error).__name__
         self.session.fail(error, self._trainer.global_step)
+        if isinstance(error, KeyboardInterrupt) and self._resume is not None:
+            self._resume.interrupted()
         if not saves_on_exception(self._trainer):
             leave(reason)
         elif self._do_all_fail():

@@ -282,17 +282,17 @@ def test_a_checkpoint_that_cannot_be_removed_is_told_once(make, tmp_path):
 def test_ctrl_c_in_a_save_leaves_nothing_half_made(make, tmp_path, monkeypatch):
     """
     A save that is broken off by the keyboard leaves neither files nor changed methods behind, a
-    machine without room for temporary files is no reason not to save, and the next ``train`` of
-    the same process goes on from the last good checkpoint, bit for bit.
+    machine without room for temporary files is no reason not to save, and however often that
+    happens, ``train`` goes on from the last good checkpoint, bit for bit.
     """
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "full"))
 
     class Impatient(trainers.Seeing):
-        presses = 1
+        presses = 4
 
         def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
             if self.state.global_step == 8 and self.presses:
-                self.presses = 0
+                self.presses -= 1
                 raise KeyboardInterrupt
             super()._save_optimizer_and_scheduler(output_dir)
 
@@ -305,6 +305,9 @@ def test_ctrl_c_in_a_save_leaves_nothing_half_made(make, tmp_path, monkeypatch):
 
     assert [one.name for one in Path(made.args.output_dir).iterdir()] == ["checkpoint-4"]
     assert "_get_output_dir" not in vars(made)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            made.train(resume_from_checkpoint=True)
     made.train(resume_from_checkpoint=True)
     assert trainers.losses(made) == trainers.losses(unbroken)
     assert checkpoints(made) == [4, 8, 12, 16, 20]

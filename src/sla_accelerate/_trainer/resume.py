@@ -3,9 +3,11 @@
 import logging
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sla_accelerate import _runs
 from sla_accelerate._batches import position as _position
 from sla_accelerate._saved import side_file
 from sla_accelerate._trainer import compat
@@ -137,6 +139,7 @@ class Resume:
     def _take(self, choice: Choice) -> Path:
         # Counted first: one that ends the process must not be tried for ever.
         self._shelf.resumed(choice)
+        _runs.when_interrupted(partial(self._shelf.interrupted, choice))
         return choice.path
 
     def _tell_passed(self, choice: Choice, newest: Choice | None) -> None:

@@ -96,13 +96,16 @@ class Catalogue:
         return fate
 
     def num_attempts(self, manifest: Manifest) -> int:
-        """How often a checkpoint was resumed from since a later step was last committed."""
+        """How often a checkpoint was resumed from since a later step was last committed, without
+        those that people broke off."""
         num = 0
         for line in self.lines():
             if line["what"] == "committed" and line.get("step", -1) > manifest.step:
                 num = 0
             elif line["what"] == "resumed" and line.get("seal") == manifest.seal:
                 num += 1
+            elif line["what"] == "interrupted" and line.get("seal") == manifest.seal:
+                num = max(0, num - 1)
         return num
 
     def last_sequence(self) -> int:

@@ -230,6 +230,11 @@ class Shelf:
         with self._line.lock:
             self._line.known[choice.path] = choice.manifest
 
+    def interrupted(self, choice: Choice) -> None:
+        """Takes back that a resume was counted: people have broken it off. Every rank calls it."""
+        if self._line.is_leader:
+            self._tell("interrupted", choice)
+
     def rolled_back(self, choice: Choice) -> None:
         """Counts a rollback, and sets newer checkpoints aside. Every rank calls it."""
         if self._line.is_leader:

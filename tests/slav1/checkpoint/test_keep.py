@@ -138,9 +138,16 @@ def test_unhealthy_is_kept_and_never_chosen(tmp_path: Path) -> None:
 def test_attempts_are_counted_over_starts(tmp_path: Path) -> None:
     """
     PC-22: a checkpoint that was resumed from twice without getting past it is passed over,
-    then the older one, then the run stops; getting past it starts the count anew.
+    then the older one, then the run stops; getting past it starts the count anew. What people
+    broke off does not count.
     """
     save_folders(shelf_of(tmp_path, Alone()), tmp_path, [10, 20])
+    for attempt in (1, 2, 3):
+        shelf = shelf_of(tmp_path, Alone(), attempt=attempt)
+        choice = shelf.choose()
+        assert choice is not None and choice.step == 20
+        shelf.resumed(choice)
+        shelf.interrupted(choice)
     chosen = []
     for attempt in (1, 2, 3, 4):
         shelf = shelf_of(tmp_path, Alone(), attempt=attempt)
