@@ -105,7 +105,8 @@ def begin(
             contract=settings.contract,
             run_dir=settings.run_dir,
             rank=rank,
-            local_rank=state.local_process_index,
+            # Where the host starts ranks for a test, each of them is told that it is local rank 0.
+            local_rank=rank if place.num_nodes == 1 else state.local_process_index,
             world_size=world_size,
             node=place.node,
             num_nodes=place.num_nodes,

@@ -123,13 +123,14 @@ def test_clipping_one_tensor_is_the_host_s(tmp_path):
 @pytest.mark.ranks
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_a_notebook_starts_its_ranks(launch):
+@pytest.mark.parametrize("launcher", ["notebook", "debug"])
+def test_a_notebook_starts_its_ranks(launch, launcher):
     """
-    Two ranks forked by notebook_launcher train under one contract on one node, and leave it in
-    good order.
+    Two ranks forked by notebook_launcher or debug_launcher train under one contract on one
+    node, and leave it in good order.
     """
     ended = launch.command(
-        *(str(SCRIPT), str(free_port())),
+        *(str(SCRIPT), launcher, str(free_port())),
         env={"ACCELERATE_USE_CPU": "true", "SLA_RUN_DIR": str(launch.folder / "runs")},
     )
 

@@ -1,11 +1,11 @@
-"""Two ranks that ``notebook_launcher`` forks; the cell itself makes no accelerator."""
+"""Two ranks that a launcher of the host forks; the cell itself makes no accelerator."""
 
 import json
 import sys
 import warnings
 
 import torch
-from accelerate import notebook_launcher
+from accelerate import debug_launcher, notebook_launcher
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -33,4 +33,8 @@ def train(num_steps: int) -> None:
 
 
 if __name__ == "__main__":
-    notebook_launcher(train, (10,), num_processes=2, use_port=sys.argv[1])
+    launcher, port = sys.argv[1:]
+    if launcher == "debug":
+        debug_launcher(train, (10,), num_processes=2)
+    else:
+        notebook_launcher(train, (10,), num_processes=2, use_port=port)
