@@ -112,8 +112,9 @@ _PLANS: dict[FaultName, _Plan] = {
     "straggler": _Plan(
         step=260,
         steps_after=100,
-        inject="straggler:rank={rank},step={step},factor=4",
-        does="From step {step} on, the forward pass of rank {rank} takes 4 times as long.",
+        # So much that it stands out where others want the same cores.
+        inject="straggler:rank={rank},step={step},factor=8",
+        does="From step {step} on, the forward pass of rank {rank} takes 8 times as long.",
         rule="straggler",
         ending="finished",
     ),

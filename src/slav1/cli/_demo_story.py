@@ -100,7 +100,7 @@ def tell(scenario: Scenario, entries: Sequence[Entry], ending: Ending, *, num_ra
     decision = next((entry for entry in entries if _decides_on_training(entry)), None)
     acted_at = _steps_of_actions(entries)
     problems = [
-        *_problems_of_finding(scenario, found, num_ranks),
+        *_problems_of_finding(scenario, found, breaches, num_ranks),
         *_problems_of_acting(scenario, decision, acted_at, num_ranks),
         *_problems_of_recovery(scenario, entries, found, recovered),
         *_problems_of_ending(ending),
@@ -171,16 +171,29 @@ def _steps_of_actions(entries: Sequence[Entry]) -> dict[int, int]:
     return steps
 
 
-def _problems_of_finding(scenario: Scenario, found: Entry | None, num_ranks: int) -> list[str]:
+def _problems_of_finding(
+    scenario: Scenario, found: Entry | None, breaches: Sequence[Entry], num_ranks: int
+) -> list[str]:
     if scenario.rule is None:
         return [f"Nothing was injected, but this was found: {found.message}"] if found else []
     if found is None:
-        return [f"Rule {scenario.rule} found nothing."]
+        early = [each for each in breaches if each.rule == scenario.rule]
+        return [
+            _nothing_found(scenario, early[0]) if early else f"Rule {scenario.rule} found nothing."
+        ]
     # Rules that compare ranks name none where there is only one; a checkpoint is of all.
     needs_none = num_ranks == 1 or scenario.found_by != "breach"
     if found.rank != scenario.rank and not (needs_none and found.rank is None):
         return [f"Rank {scenario.rank} was hit, but rank {found.rank} was named."]
     return []
+
+
+def _nothing_found(scenario: Scenario, early: Entry) -> str:
+    return (
+        f"Rule {scenario.rule} found nothing after the fault, but rank {early.rank} in step "
+        f"{early.step}, before it. Is something else at work on this machine? Try again when it "
+        "is quieter."
+    )
 
 
 def _problems_of_acting(

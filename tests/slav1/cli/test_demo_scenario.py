@@ -1,8 +1,14 @@
 """The faults of the demo: what may be asked for, and what is planned for it."""
 
+import math
+import random
+
 import pytest
 
+from slav1.breach import Status
 from slav1.cli._demo_scenario import FAULTS, MAX_RANKS, scenario, usual_steps
+from slav1.detectors import StragglerSequential
+from slav1.sample import Round, Sample
 from slav1.testing import Fault
 
 WITH_FAULT = [fault for fault in FAULTS if fault != "none"]
@@ -29,6 +35,44 @@ def test_a_single_rank_is_hit_itself(fault):
     With one process, the fault is planned for the only rank there is.
     """
     assert scenario(fault, num_ranks=1, num_steps=usual_steps(fault)).rank == 0
+
+
+@pytest.mark.slow
+def test_the_straggler_stands_out_on_a_busy_machine():
+    """
+    Where others want the same cores, so that the times of both ranks jump about, the rank that
+    is slowed down is found before the run is over in nine of ten runs, and hardly ever the other.
+    """
+    planned = scenario("straggler", num_ranks=2, num_steps=usual_steps("straggler"))
+    found = [first_straggler(planned, random.Random(seed)) for seed in range(100)]
+
+    assert found.count(planned.rank) >= 90
+    assert found.count(0) <= 2
+
+
+def first_straggler(planned, rng):
+    """The rank that is named first after the fault; None if none is."""
+    detector = StragglerSequential()
+    state, levels, factor = detector.start(), [0.0, 0.0], Fault.parse(planned.inject).factor
+    for step in range(usual_steps("straggler")):
+        samples = []
+        for rank in (0, 1):
+            if rng.random() < 0.2:
+                levels[rank] = rng.gauss(0.0, 1.0)
+            noise = math.exp(levels[rank] + rng.gauss(0.0, 0.5))
+            is_hit = rank == planned.rank and step >= planned.step
+            times = {
+                "data_s": 0.002 * noise,
+                # As the fault does it: a pause of so many usual times.
+                "forward_s": 0.010 * noise + (0.010 * (factor - 1) if is_hit else 0.0),
+                "backward_s": 0.020 * noise,
+                "optimizer_s": 0.006 * noise,
+            }
+            samples.append(Sample(rank=rank, step=step, time_s=0.0, sync_s=0.01, **times))
+        state, breach = detector.observe(state, Round(step=step, samples=tuple(samples)))
+        if breach is not None and breach.status is Status.BREACH and step >= planned.step:
+            return breach.rank
+    return None
 
 
 def test_a_run_is_as_long_as_its_fault_needs():

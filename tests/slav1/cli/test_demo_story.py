@@ -59,7 +59,7 @@ def test_a_run_that_went_back_as_it_should_has_no_problem():
         ([breach(rule="straggler"), *ROLLED_BACK[2:]], GOOD_END, "loss_variance found nothing"),
         ([breach(rank=0), *ROLLED_BACK[2:]], GOOD_END, "rank 0 was named"),
         ([breach(rank=None), *ROLLED_BACK[2:]], GOOD_END, "rank None was named"),
-        ([breach(step=199), *ROLLED_BACK[2:]], GOOD_END, "loss_variance found nothing"),
+        ([breach(step=199), *ROLLED_BACK[2:]], GOOD_END, "rank 1 in step 199, before it"),
         ([breach(), END], GOOD_END, "Nothing was decided"),
         ([breach(), decided("stop"), *ROLLED_BACK[3:]], GOOD_END, "the decision was stop"),
         ([breach(), BACK, acted(0, 254), RECOVERED, END], GOOD_END, "2 ranks were to act"),
