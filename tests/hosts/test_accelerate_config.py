@@ -303,6 +303,11 @@ def test_check_tells_whether_a_contract_can_be_kept(tmp_path, command):
     status, _, errors = command("check", bare)
     assert status == 3 and "holds no contract" in errors
 
+    bare.write_text("")
+    for words, expected in ((["check"], 3), (["config", "--default", "--file"], 2)):
+        status, _, errors = command(*words, bare)
+        assert (status, "must hold a mapping of settings" in errors) == (expected, True)
+
 
 @pytest.mark.ranks
 @pytest.mark.slow

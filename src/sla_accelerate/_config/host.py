@@ -25,7 +25,10 @@ def refusal_of(file: Path) -> str:
     """Why Accelerate's own reader does not take a file; empty if it does."""
     try:
         _as_host_reads(file)
-    except (ValueError, TypeError, KeyError, AttributeError, OSError, yaml.YAMLError) as error:
+    except AttributeError:
+        # It asks whatever stands there for its keys.
+        return "it must hold a mapping of settings. Remove an empty file, and a new one is written."
+    except (ValueError, TypeError, KeyError, OSError, yaml.YAMLError) as error:
         return f"{type(error).__name__}: {error}"
     return ""
 

@@ -27,12 +27,12 @@ def check(
 
 def _contract_of(file: Path) -> Contract:
     document = read_document(file)
+    if refusal := refusal_of(file):
+        raise ContractError(f"{file}: Accelerate refuses it: {refusal}", file=str(file))
     if document is None:
         raise ContractError(
             f"{file} holds no contract: it has no block {HOME_PATH}. sla-accelerate config "
             f"--file {file} writes one.",
             file=str(file),
         )
-    if refusal := refusal_of(file):
-        raise ContractError(f"{file}: Accelerate refuses it: {refusal}", file=str(file))
     return document.contract or Contract.level("L1")
