@@ -67,7 +67,10 @@ def position_data(trainer: Trainer, before_iterating: Callable[[], None]) -> Cal
     is_counted = epochs.current.processed > epochs.current.completed
     is_over = batches.current.ready >= trainer.num_training_batches or batches.is_last_batch
     if is_over or is_counted:
+        iterator = loop._combined_loader._iterator
         loop._combined_loader.reset()
+        # Where no epoch follows, the host still asks it for its length at the end.
+        loop._combined_loader._iterator = iterator
         _leave_restart(loop)
         for counts in (batches.total, batches.current):
             counts.completed = counts.processed

@@ -101,11 +101,15 @@ def test_a_resumed_training_sees_what_an_unbroken_one_sees(
     """
     From a checkpoint half-way through an epoch, with a validation still to come, at its last
     batch, and at its end: the same batches in the same order, the same noise of every
-    generator, the same losses and learning rates, in the same epochs; not one batch too many.
+    generator, the same losses and learning rates, in the same epochs; not one batch too many,
+    and none at all where training had come to its end.
     """
     unbroken = train(tmp_path / "a", limits, num_workers, val_every)
 
-    for number, name in enumerate(["step=4.ckpt", "step=8.ckpt", "epoch-epoch=0.ckpt"]):
+    names = ["step=4.ckpt", "step=8.ckpt", "epoch-epoch=0.ckpt"]
+    if "max_epochs" in limits:
+        names += [f"step={NUM_EPOCHS * NUM_BATCHES}.ckpt", f"epoch-epoch={NUM_EPOCHS - 1}.ckpt"]
+    for number, name in enumerate(names):
         path = tmp_path / "a" / name
         num_done = torch.load(path, weights_only=True)["global_step"]
         folder = tmp_path / f"b{number}"
