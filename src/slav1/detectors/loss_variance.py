@@ -198,7 +198,8 @@ class LossVarianceSequential:
         is_bad = bool(findings) or not is_back(episode, reading)
         episode = lasted(episode, step, is_bad=is_bad)
         is_over = step - episode.last_bad_step >= self.recovery_steps
-        has_settled = episode.num_samples >= SETTLE_SAMPLES and abs(reading.z) < CALM_SIGMAS
+        is_calm = not findings and abs(reading.z) < CALM_SIGMAS
+        has_settled = episode.num_samples >= SETTLE_SAMPLES and is_calm
         if not is_over and not has_settled:
             return episode, None
         is_told = episode.severity > NOTICED

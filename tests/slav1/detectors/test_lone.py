@@ -122,6 +122,29 @@ def test_noise_that_stays_is_what_is_usual():
     assert found[0].step < 550 and 2_000 < found[2].step < 2_070
 
 
+@pytest.mark.parametrize("every", [1, 10])
+def test_gradients_that_change_for_good_are_told_once(every):
+    """
+    Where half of the layers are frozen from one step on, or thawed, the density or the norm of
+    the gradient is another for good: one breach and one recovery, however rarely it is read.
+    """
+    rng = random.Random(8)
+
+    def run(name: str, before: float, after: float):
+        rounds = [
+            round_of(
+                t,
+                2.0 + 0.03 * rng.gauss(0, 1),
+                **({name: before if t < 1_000 else after} if t % every == 0 else {}),
+            )
+            for t in range(3_000)
+        ]
+        return [status for _, status in brief(watch(LossVarianceSequential(), rounds))]
+
+    assert run("zero_share", 0.1, 0.55) == ["breach", "recovered"]
+    assert run("grad_norm", 1.0, 8.0) == ["breach", "recovered"]
+
+
 def test_what_is_known_fades():
     """
     What a run was known for is forgotten where it does not come again.
