@@ -91,9 +91,5 @@ def lasted(episode: Episode, step: int, *, is_bad: bool) -> Episode:
 def is_back(episode: Episode, reading: Reading) -> bool:
     """Whether a loss and its noise are what they were before the episode."""
     level, scale = episode.reference(reading)
-    return not is_loud_still(episode, reading) and reading.loss - level <= NORMAL_SIGMAS * scale
-
-
-def is_loud_still(episode: Episode, reading: Reading) -> bool:
-    """Whether the noise has grown in the episode and is not what it was before."""
-    return "variance" in episode.noticed and reading.height >= QUIET_SIGMAS
+    is_quiet = "variance" not in episode.noticed or reading.height < QUIET_SIGMAS
+    return is_quiet and reading.loss - level <= NORMAL_SIGMAS * scale

@@ -17,7 +17,6 @@ from slav1.detectors._loss_episode import (
     begun_at,
     grown,
     is_back,
-    is_loud_still,
     lasted,
     news,
 )
@@ -174,8 +173,9 @@ class LossVarianceSequential:
             episode = episode._replace(num_high=episode.num_high + 1 if is_high else 0)
         before = episode
         episode, breach = self._told(episode, Look(event, reading, norm, density, usual_lead))
-        if reading is not None and not episode.severity and is_loud_still(before, reading):
-            # What has lasted for so long is what is usual from now on.
+        has_ended = before.severity and not episode.severity
+        if has_ended and reading is not None and not is_back(before, reading):
+            # At its new level what has lasted for so long is the usual noise from now on.
             loss = loss._replace(noise=Noise(last=reading.loss))
         num_seen = loss.trend.num_seen
         if mean is not None and not episode.severity and num_seen % LEAD_ROUNDS == 1:
@@ -198,7 +198,7 @@ class LossVarianceSequential:
         is_bad = bool(findings) or not is_back(episode, reading)
         episode = lasted(episode, step, is_bad=is_bad)
         is_over = step - episode.last_bad_step >= self.recovery_steps
-        is_calm = not findings and abs(reading.z) < CALM_SIGMAS
+        is_calm = abs(reading.z) < CALM_SIGMAS and not (look.norm.is_high or look.density.is_low)
         has_settled = episode.num_samples >= SETTLE_SAMPLES and is_calm
         if not is_over and not has_settled:
             return episode, None

@@ -145,6 +145,33 @@ def test_gradients_that_change_for_good_are_told_once(every):
     assert run("grad_norm", 1.0, 8.0) == ["breach", "recovered"]
 
 
+def test_a_loss_that_jumps_and_stays_flat_settles():
+    """
+    A model that collapses to a loss without noise is one breach, which ends at the new level.
+    """
+    rng = random.Random(9)
+    series = [2.0 + 0.03 * rng.gauss(0, 1) for _ in range(1_000)] + [10.8] * 600
+
+    found = watch(LossVarianceSequential(), losses(series))
+
+    assert [status for _, status in brief(found)] == ["breach", "recovered"]
+    assert "new level" in found[1].message
+
+
+def test_noise_that_comes_with_a_new_level_is_none_of_its_own():
+    """
+    A loss three times as high with noise three times as large is told once, by its level.
+    """
+    rng = random.Random(10)
+    series = [(1 if t < 1_000 else 3) * math.exp(0.3 * rng.gauss(0, 1)) for t in range(4_000)]
+
+    found = [
+        b for b in watch(LossVarianceSequential(), losses(series)) if b.status.value != "notice"
+    ]
+
+    assert [status for _, status in brief(found)] == ["breach", "recovered"]
+
+
 def test_what_is_known_fades():
     """
     What a run was known for is forgotten where it does not come again.
