@@ -65,11 +65,10 @@ def progress_line(picture: Picture) -> str:
     if picture.stage != "training":
         return picture.stage
     loss = f"loss {picture.losses[-1]:.2f}" if picture.losses else "no loss yet"
+    slowest_s = _slowest_s(picture)
+    pace = "" if slowest_s is None else f", {_milliseconds(slowest_s)} a step"
     phases = ", ".join(f"rank {rank.rank} {rank.phase.name.lower()}" for rank in picture.ranks)
-    return (
-        f"step {picture.step} of {picture.num_steps}, {loss}, "
-        f"{_milliseconds(_slowest_s(picture))} a step; {phases}"
-    )
+    return f"step {picture.step} of {picture.num_steps}, {loss}{pace}; {phases}"
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

@@ -41,6 +41,16 @@ def test_a_line_of_progress_tells_step_loss_time_and_phases():
         assert part in line
 
 
+def test_in_the_first_step_there_is_no_pace_yet():
+    """
+    Before any step has ended the line leaves its time out.
+    """
+    first = RankNow(rank=0, step=0, phase=Phase.FORWARD, loss=None, step_time_s=None)
+    shown = Picture(elapsed_s=1.0, num_steps=400, num_ranks=1, ranks=(first,), losses=[])
+
+    assert progress_line(shown) == "step 0 of 400, no loss yet; rank 0 forward"
+
+
 def test_before_all_ranks_are_up_it_is_said_what_is_waited_for():
     """
     While ranks are missing the line says how many are up.
