@@ -43,14 +43,15 @@ class _Rate(ServiceMetric):
         self.confidence = check_share("confidence", confidence)
         self.keep(self._STATE, 2, torch.int64)
 
-    def _count(self, num_good: int, num_all: int) -> None:
-        if not 0 <= num_good <= num_all:
+    def _count(self, num_good: float, num_all: int) -> None:
+        whole = int(num_good)
+        if whole != num_good or not 0 <= whole <= num_all:
             raise ValueError(
-                f"The good ones must be 0 to all {num_all}, got {num_good}: count both in the "
-                "same unit."
+                f"The good ones must be a whole number, 0 to all {num_all}, got {num_good}: count "
+                "both in the same unit, and give no share."
             )
         counts: Tensor = getattr(self, self._STATE)
-        counts[0] += num_good
+        counts[0] += whole
         counts[1] += num_all
 
     def compute(self) -> Tensor:
@@ -89,7 +90,7 @@ class Availability(_Rate):
         """
         if isinstance(in_time, Pulse):
             in_time = answers(in_time)
-        self._count(int(in_time), num_beats)
+        self._count(in_time, num_beats)
 
 
 class CheckpointSuccess(_Rate):
@@ -115,4 +116,4 @@ class CheckpointSuccess(_Rate):
         """
         if isinstance(succeeded, Save):
             succeeded = succeeded.succeeded
-        self._count(int(succeeded), num_saves)
+        self._count(succeeded, num_saves)

@@ -116,7 +116,7 @@ def test_rates_and_their_bounds() -> None:
 def test_beats_are_those_of_the_contract() -> None:
     """
     A pulse counts as in time if its process could answer; more good beats than beats are
-    refused.
+    refused, and so is a share in place of a count.
     """
     available = Availability()
     for state in "RSDT":
@@ -125,6 +125,8 @@ def test_beats_are_those_of_the_contract() -> None:
     assert available.compute().item() == 0.75
     with pytest.raises(ValueError, match="got 3"):
         available.update(3, 2)
+    with pytest.raises(ValueError, match=r"got 0\.999: .* no share"):
+        available.update(0.999)
 
 
 @pytest.mark.parametrize("quantile", [0.0, 0.01, 0.5, 0.9, 0.99, 1.0])
