@@ -17,10 +17,13 @@ class PeersMissingError(RuntimeError):
         self, *, topic: str, missing: Sequence[int], arrived: Sequence[int], reason: str = ""
     ) -> None:
         why = f": {reason}" if reason else ""
+        others = f"missing {sorted(missing)}" if missing else "and broken off"
+        advice = (
+            " Every rank has to make the same calls in the same order; look for a call that only "
+            "some ranks make, or for a rank that was lost."
+        )
         super().__init__(
-            f"{topic} entered by ranks {sorted(arrived)}, missing {sorted(missing)}{why}. Every "
-            "rank has to make the same calls in the same order; look for a call that only some "
-            "ranks make, or for a rank that was lost."
+            f"{topic} entered by ranks {sorted(arrived)}, {others}{why}.{advice if missing else ''}"
         )
         self.topic = topic
         self.missing = tuple(sorted(missing))

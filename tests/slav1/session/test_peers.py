@@ -200,3 +200,15 @@ def test_all_ranks_change_to_the_store_together(stored):
 
     assert all(stored_of._spare.is_in_use for stored_of in stored)
     assert ["the monitor has ended" in str(error) for error in found] == [True, True]
+
+
+def test_a_meeting_that_was_broken_off_blames_no_call():
+    """
+    Where no rank is missing, as when a monitor has died, the error says only why it was broken
+    off; where one is, it says what to look for.
+    """
+    broken = PeersMissingError(topic="save", missing=(), arrived=[0], reason="its monitor ended")
+    missing = PeersMissingError(topic="save", missing=[1], arrived=[0])
+
+    assert str(broken) == "save entered by ranks [0], and broken off: its monitor ended."
+    assert "look for a call that only some ranks make" in str(missing)
