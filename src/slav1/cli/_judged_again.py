@@ -12,6 +12,7 @@ from slav1.cli._past_steps import PastSteps
 from slav1.contract import Contract, Mode
 from slav1.coordinator.adviser import Adviser, metadata_of
 from slav1.coordinator.rollbacks import Rollbacks
+from slav1.decision import Action
 from slav1.ledger import Entry
 from slav1.phase import Phase
 from slav1.policy import Answer, PolicyError, Verdict, judge, overruled
@@ -19,7 +20,9 @@ from slav1.policy.process import PolicyProcess
 from slav1.sample import Sample
 
 _PHASES = {phase.name.lower(): phase for phase in Phase}
+_ACTIONS = frozenset(action.name.lower() for action in Action)
 _OF_VERDICT = ("would_have", "policy")
+_OF_BREACH = ("is_actionable", "arl0", "asks_for")
 
 
 class Judge:
@@ -198,6 +201,8 @@ def verdict_facts(verdict: Verdict) -> dict[str, Fact]:
 
 
 def _breach(entry: Entry, evidence: Mapping[str, Fact]) -> Breach:
+    """The finding that a line was written about."""
+    arl0, asks_for = evidence.get("arl0"), evidence.get("asks_for")
     return Breach(
         rule=entry.rule or "",
         is_actionable=evidence.get("is_actionable") is not False,
@@ -207,8 +212,10 @@ def _breach(entry: Entry, evidence: Mapping[str, Fact]) -> Breach:
         statistic=entry.statistic,
         limit=entry.limit,
         unit=entry.unit or "",
+        arl0=arl0 if isinstance(arl0, float) else None,
+        action=asks_for if isinstance(asks_for, str) and asks_for in _ACTIONS else None,
         message=entry.message or "",
-        evidence=evidence,
+        evidence={name: fact for name, fact in evidence.items() if name not in _OF_BREACH},
     )
 
 

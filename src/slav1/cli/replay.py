@@ -162,6 +162,8 @@ def _entry(breach: Breach, judge: Judge) -> Entry:
     evidence: dict[str, Fact] = {**breach.evidence, "is_actionable": breach.is_actionable}
     if breach.arl0 is not None:
         evidence["arl0"] = breach.arl0
+    if breach.action is not None:
+        evidence["asks_for"] = breach.action
     return Entry(
         time_ns=0,
         attempt=0,

@@ -158,6 +158,8 @@ def _evidence(breach: Breach, verdict: Verdict) -> dict[str, Fact]:
     evidence: dict[str, Fact] = {**breach.evidence, "is_actionable": breach.is_actionable}
     if breach.arl0 is not None:
         evidence["arl0"] = breach.arl0
+    if breach.action is not None:
+        evidence["asks_for"] = breach.action
     if verdict.would_have is not None:
         evidence["would_have"] = verdict.would_have.name.lower()
     if verdict.policy is not None:

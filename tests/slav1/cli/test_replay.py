@@ -5,10 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from slav1.breach import Breach
 from slav1.cli._errors import CommandLineError
 from slav1.cli._run_folder import events_of
 from slav1.contract import Contract
+from slav1.coordinator.journal import Journal
+from slav1.coordinator.run_ledger import RunLedger
 from slav1.ledger import Entry, parse_ledger
+from slav1.policy import judge
 from slav1.recorder import layout
 from slav1.recorder.layout import RECORD, Word
 from slav1.sample import Round, Sample
@@ -273,6 +277,40 @@ def test_past_breaches_are_judged_by_another_contract(sla, tmp_path):
     ]
     assert "hang       stop  restart" in shown.out
     assert "3 of 3 past breaches would be judged differently" in shown.err
+
+
+def test_by_the_same_contract_nothing_would_be_different(sla, tmp_path):
+    """
+    A run's own contract says of each past breach what it said then, also where a finding asked
+    for another action than its rule's; one that asks for what no version knows is taken for one
+    that asks for nothing.
+    """
+    run, contract = tmp_path / "run", Contract.level("L1")
+    run.mkdir()
+    own = run / "contract.yaml"
+    own.write_text(contract.to_yaml())
+    ledger = RunLedger(run / "ledger.jsonl", lambda _: None)
+    for rank, action in enumerate(("skip_batches", None, "rollback")):
+        rule = contract.rules["non_finite"]
+        breach = Breach(
+            rule=rule.name,
+            rank=rank,
+            step=5,
+            statistic=math.nan,
+            limit=None,
+            unit="loss",
+            action=action,
+            message="Not finite.",
+        )
+        Journal(ledger, 0).breach(breach, rule, judge(breach, rule))
+    ledger.close()
+    ledger.let_go()
+
+    assert "0 of 3 past breaches would be" in sla("replay", run, "--contract", own).err
+
+    lines = (run / "ledger.jsonl").read_text().replace('"skip_batches"', '"frobnicate"')
+    (run / "ledger.jsonl").write_text(lines)
+    assert "1 of 3 past breaches would be" in sla("replay", run, "--contract", own).err
 
 
 def test_breaches_of_the_ledger_are_pointed_at(sla, tmp_path):
