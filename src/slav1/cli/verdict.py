@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from slav1.cli._errors import CommandLineError
 from slav1.cli._output import print_note, print_table
-from slav1.cli._run_folder import contract_of, entries_of, find_run
+from slav1.cli._run_folder import LEDGER, contract_of, entries_of, find_run
 from slav1.verdict import Clause, Outcome, is_kept, verdicts
 
 BREACHED = 3
@@ -30,14 +31,18 @@ def verdict(
     """Say clause by clause what a run kept.
 
     All attempts count. Given a folder of runs, the newest is meant. Exit status: 0 if no clause
-    was broken, 3 if one was, 2 if there is no run.
+    was broken, 3 if one was, 2 if there is no run, or nothing left of its ledger.
     """
     run = find_run(run_dir)
     entries = entries_of(run)
+    if not entries:
+        raise CommandLineError(
+            f"{run / LEDGER} holds no line that reads, so there is nothing to judge: was the disk "
+            "full, or has the run only just begun?"
+        )
     clauses = verdicts(entries, contract_of(run, contract))
     if as_json:
-        time_ns = entries[-1].time_ns if entries else 0
-        attempt = max((entry.attempt for entry in entries), default=0)
+        time_ns, attempt = entries[-1].time_ns, max(entry.attempt for entry in entries)
         for clause in clauses:
             print(clause.to_entry(time_ns=time_ns, attempt=attempt).to_json())
     else:

@@ -101,9 +101,10 @@ def test_a_cut_ledger_is_insufficient_data_and_no_breach(sla, tmp_path):
     A ledger cut inside a line is read up to there, the loss is told, and nothing is
     claimed that it no longer proves.
     """
-    run = make_run(tmp_path / "run", counts())
+    start = Entry(time_ns=1, attempt=0, kind="start")
+    run = make_run(tmp_path / "run", [start, *counts()])
     ledger = run / "ledger.jsonl"
-    ledger.write_bytes(ledger.read_bytes()[:100])
+    ledger.write_bytes(ledger.read_bytes()[: len(start.to_json()) + 100])
 
     result = sla("verdict", run)
 
@@ -111,6 +112,20 @@ def test_a_cut_ledger_is_insufficient_data_and_no_breach(sla, tmp_path):
     assert "insufficient data" in result.out
     assert " met " not in result.out
     assert "1 line(s) do not read" in result.err
+
+
+@pytest.mark.parametrize("left", [b"", b"\0" * 500, b"no\nledger\n"])
+def test_nothing_is_no_verdict(sla, tmp_path, left):
+    """
+    A ledger of which no line reads is a mistake, and never a contract that was kept.
+    """
+    run = make_run(tmp_path / "run", counts())
+    (run / "ledger.jsonl").write_bytes(left)
+
+    result = sla("verdict", run)
+
+    assert (result.status, result.out) == (2, "")
+    assert "holds no line that reads" in result.err
 
 
 def test_another_contract_can_judge(sla, tmp_path):
