@@ -15,6 +15,7 @@ SHARE_OF_TIME = 0.001
 
 _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 _KIB_IN_MIB = 1024.0
+_SHARES = frozenset({b"Rss", b"Pss", b"Pss_Anon", b"Pss_Shmem", b"Anonymous"})
 
 
 class ProcessTree:
@@ -124,12 +125,18 @@ def _anonymous_mib(pid: int) -> float | None:
 def _share_mib(pid: int, anonymous_mib: float) -> float:
     """Share of a process in its pages but those of files, in MiB; where the kernel does not
     tell, what it has for itself."""
-    shares = [
-        int(line.split()[1])
+    kib = {
+        name: int(rest.split()[0])
         for line in _read(f"/proc/{pid}/smaps_rollup").splitlines()
-        if line.startswith((b"Pss_Anon:", b"Pss_Shmem:"))
-    ]
-    return sum(shares) / _KIB_IN_MIB if shares else anonymous_mib
+        for name, _, rest in [line.partition(b":")]
+        if name in _SHARES
+    }
+    if b"Pss_Anon" in kib:
+        return (kib[b"Pss_Anon"] + kib.get(b"Pss_Shmem", 0)) / _KIB_IN_MIB
+    if not kib.keys() >= {b"Rss", b"Pss", b"Anonymous"}:
+        return anonymous_mib
+    # Kernels before 5.4 do not tell whose share is what: pages of files count as its own.
+    return max(0, kib[b"Pss"] - (kib[b"Rss"] - kib[b"Anonymous"])) / _KIB_IN_MIB
 
 
 def _read(path: str) -> bytes:

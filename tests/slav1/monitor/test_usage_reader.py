@@ -96,6 +96,30 @@ def test_pages_of_a_mapped_file_are_not_held(tmp_path):
     assert slow == pytest.approx(before, abs=10.0)
 
 
+@pytest.mark.parametrize(
+    ("rollup", "held_mib"),
+    [
+        ("Rss: 204800 kB\nPss: 153600 kB\nPss_Anon: 51200 kB\nPss_Shmem: 10240 kB\n", 60.0),
+        ("Rss: 204800 kB\nPss: 153600 kB\nAnonymous: 102400 kB\n", 50.0),
+        ("", 100.0),
+    ],
+    ids=["by kind", "before Linux 5.4", "not told"],
+)
+def test_what_older_kernels_tell_is_used_too(monkeypatch, rollup, held_mib):
+    """
+    Pages that a worker shares with its trainer are counted once where the kernel tells shares at
+    all, by kind of page or not.
+    """
+    pages = (100 << 20) // os.sysconf("SC_PAGE_SIZE")
+    files = {
+        "/proc/42/statm": f"900000 {2 * pages} {pages} 5 0 123 0\n".encode(),
+        "/proc/42/smaps_rollup": f"55-7f ---p 0 00:00 0 [rollup]\n{rollup}".encode(),
+    }
+    monkeypatch.setattr("slav1.monitor.process_tree._read", files.__getitem__)
+
+    assert TreeMemory().read_mib([42], 0.0) == pytest.approx(held_mib)
+
+
 def test_descriptors_and_threads_are_counted():
     """
     An open pipe is two descriptors more; a process that is gone has none to count.
