@@ -103,6 +103,7 @@ class OpaServer:
             reply = came.get(timeout=self._limit_s)
         except queue.Empty:
             raise TimeoutError("timed out") from None
+        self._asking.join()
         if isinstance(reply, Exception):
             raise reply
         return reply
@@ -131,14 +132,15 @@ class OpaServer:
         return kind(self._parts.hostname, self._parts.port, timeout=self._limit_s)
 
     def _hang_up(self) -> None:
-        """Leaves the connection to whoever may still read from it, and wakes them."""
+        self._is_kept = False
+        if self._asking is None or not self._asking.is_alive():
+            self._connection.close()
+            return
+        # Whoever still reads from it is woken, and closes it; it is not ours any more.
         if self._connection.sock is not None:
             with contextlib.suppress(OSError):
                 self._connection.sock.shutdown(socket.SHUT_RDWR)
-        if self._asking is None or not self._asking.is_alive():
-            self._connection.close()
         self._connection = self._new_connection()
-        self._is_kept = False
 
 
 def _authorization() -> dict[str, str]:
