@@ -65,8 +65,10 @@ def position_data(trainer: Trainer, before_iterating: Callable[[], None]) -> Cal
     is_in_batch_end = batches.total.completed < batches.total.processed
     # Saved in a hook at the end of the epoch: the host has counted it already.
     is_counted = epochs.current.processed > epochs.current.completed
+    # Saved after a fit: for the host its last epoch is over, however many batches that had.
+    is_between = 0 < epochs.current.ready == epochs.current.completed
     is_over = batches.current.ready >= trainer.num_training_batches or batches.is_last_batch
-    if is_over or is_counted:
+    if is_over or is_counted or is_between:
         iterator = loop._combined_loader._iterator
         loop._combined_loader.reset()
         # Where no epoch follows, the host still asks it for its length at the end.
@@ -74,6 +76,7 @@ def position_data(trainer: Trainer, before_iterating: Callable[[], None]) -> Cal
         _leave_restart(loop)
         for counts in (batches.total, batches.current):
             counts.completed = counts.processed
+        is_counted = is_counted or is_between
         return lambda: _begin_next_epoch(trainer, is_counted, is_in_batch_end)
     for loader in loop._combined_loader.flattened:
         _set_sampler_epoch(loader, epochs.current.processed)

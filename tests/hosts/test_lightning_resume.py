@@ -65,6 +65,7 @@ def train(
 ) -> list[Any]:
     """Returns what a training saw."""
     pl.seed_everything(how.pop("seed", 1), verbose=False)
+    save_as = how.pop("save_as", None)
     data = DataLoader(Noisy(), batch_size=2, shuffle=True, num_workers=num_workers)
     savers = [
         ModelCheckpoint(folder, filename="{step}", every_n_train_steps=4, save_top_k=-1),
@@ -82,6 +83,8 @@ def train(
     model = Recording()
     validation = None if val_every is None else DataLoader(Noisy(), batch_size=2)
     trainer.fit(model, data, validation, **how)
+    if save_as is not None:
+        trainer.save_checkpoint(folder / save_as)
     return model.seen
 
 
@@ -116,6 +119,26 @@ def test_a_resumed_training_sees_what_an_unbroken_one_sees(
         how = {"ckpt_path": path, "seed": 99}
         resumed = train(folder, limits, num_workers, val_every, **how)
         assert resumed == unbroken[num_done:], name
+
+
+def test_a_training_that_is_over_is_extended(tmp_path: Path) -> None:
+    """
+    From a checkpoint saved after a fit more epochs are made: those that a longer fit would have
+    made, or, where a number of steps ended it within an epoch, whole ones as the host counts.
+    """
+    unbroken = train(tmp_path / "a", {"max_epochs": 3}, 0, None)
+    for name, limits in (("whole", {"max_epochs": 2}), ("within", {"max_steps": 5})):
+        train(tmp_path / name, limits, 0, None, save_as="after.ckpt")
+    after = [
+        train(tmp_path / f"{name}-on", limits, 0, None, seed=2, ckpt_path=tmp_path / name / file)
+        for name, limits, file in (
+            ("whole", {"max_epochs": 3}, "after.ckpt"),
+            ("within", {"max_epochs": 2}, "after.ckpt"),
+        )
+    ]
+
+    assert after[0] == unbroken[2 * NUM_BATCHES :]
+    assert [seen[:3] for seen in after[1]] == [(5 + n, 1, n) for n in range(NUM_BATCHES)]
 
 
 def test_random_states_survive_a_checkpoint(tmp_path: Path) -> None:
