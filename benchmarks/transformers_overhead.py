@@ -24,6 +24,8 @@ from sla_accelerate import SLATrainerCallback, _runs
 from slav1.contract import Contract
 
 WARMUP_STEPS = 10
+SPIN_US = 200
+"""About what a watched step takes more of the main thread's time."""
 
 
 class Model(nn.Module):
@@ -58,6 +60,18 @@ class Clock(TrainerCallback):
         return [after - before for before, after in pairwise(self.ends_s)][WARMUP_STEPS:]
 
 
+class Spins(TrainerCallback):
+    """Takes a processor for a while at the end of each step, and does nothing else."""
+
+    def __init__(self, spin_us: int) -> None:
+        self.spin_ns = spin_us * 1000
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        end_ns = time.thread_time_ns() + self.spin_ns
+        while time.thread_time_ns() < end_ns:
+            pass
+
+
 def trainer(folder: str, steps: int, step_ms: float, *callbacks: TrainerCallback) -> Trainer:
     """A trainer that neither logs nor saves."""
     model = Model()
@@ -84,11 +98,11 @@ def trainer(folder: str, steps: int, step_ms: float, *callbacks: TrainerCallback
 def job(options: argparse.Namespace) -> None:
     """One paired measurement, in every rank; rank 0 prints what it saw as JSON."""
     clocks = {"without": Clock(), "with": Clock()}
-    sla = SLATrainerCallback(run_dir=options.run_dir)
+    more = Spins(options.spin_us) if options.spin_us else SLATrainerCallback(None, options.run_dir)
     how = (options.run_dir, options.steps, options.step_ms)
     trainers = {
         "without": trainer(*how, clocks["without"]),
-        "with": trainer(*how, clocks["with"], sla),
+        "with": trainer(*how, clocks["with"], more),
     }
     times_s: dict[str, list[float]] = {"without": [], "with": []}
     for number in range(2 * options.pairs):
@@ -138,6 +152,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--run-dir", default="sla_runs")
+    parser.add_argument("--spin-us", type=int, default=0, help="spins instead of the contract")
     options = parser.parse_args()
     if options.job:
         job(options)
@@ -146,6 +161,8 @@ def main() -> None:
     print(f"Inside what is added, best of 40 x 500 steps: {inside_us():.1f} us a step.\n")
     cases = ((1, 0, 300, 20), (2, 0, 200, 12), (1, 50, 40, 8), (2, 50, 40, 8))
     print_pairs(__file__, cases)
+    print(f"\nWithout the contract, with a callback that spins for {SPIN_US} us a step:\n")
+    print_pairs(__file__, cases[1:2], f"--spin-us={SPIN_US}")
 
 
 if __name__ == "__main__":
