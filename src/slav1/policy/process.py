@@ -226,7 +226,7 @@ class PolicyProcess:
         if status is None:
             return f"after {START_LIMIT_S:g} s it was not ready"
         if status == -signal.SIGALRM:
-            return "that took too long. Is there a rule without an end?"
+            return "that took too long, as where a rule has no end"
         if status < 0:
             return (
                 f"its process ended by signal {-status}, as where rules call themselves without "
