@@ -316,12 +316,17 @@ def test_ctrl_c_in_a_save_leaves_nothing_half_made(make, tmp_path, monkeypatch):
 def test_a_folder_that_was_moved_keeps_its_good_checkpoints(make, caplog):
     """
     Of an output folder that lies elsewhere than it was trained in, the newest checkpoint that
-    one can go on from is taken, and rotation removes it only after two newer good ones.
+    one can go on from is taken, and rotation removes it only after two newer good ones; what a
+    save lacks and which setting does nothing is said.
     """
     made = make(StopsAt(8))
     made.train()
     start_afresh()
-    lean = make(StopsAt(12), save_only_model=True)
+    lean = make(
+        StopsAt(12),
+        save_only_model=True,
+        contract=UNWATCHED.override(checkpoint={"background": True}),
+    )
     lean.train(resume_from_checkpoint=True)
     elsewhere = Path(lean.args.output_dir).with_name("elsewhere")
     Path(lean.args.output_dir).rename(elsewhere)
@@ -340,6 +345,7 @@ def test_a_folder_that_was_moved_keeps_its_good_checkpoints(make, caplog):
     assert moved.counts.steps == list(range(9, 21))
     assert "breach" not in notes(lean)
     assert "It lacks the optimizer" in notes(lean)
+    assert "checkpoint.background has no effect" in caplog.text
     assert "checkpoint-12 is passed over: the state of step 11 was not healthy" in caplog.text
     assert "not saved under the contract" not in caplog.text
     assert held == [[4, 8, 12], [12, 16], [16, 20]]

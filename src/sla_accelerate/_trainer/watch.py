@@ -272,6 +272,11 @@ class TrainerWatch:
             self._run,
         )
         self._accelerator._sla_begin()
+        if watch.session.contract.checkpoint.background:
+            self._say(
+                "checkpoint.background has no effect in a transformers.Trainer: it stands still "
+                "while a checkpoint is written."
+            )
         if self._lacks:
             self._say(
                 f"This transformers.Trainer lacks {', '.join(self._lacks)}: no rollback, and a "
