@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from slav1.cli._errors import CommandLineError
+from slav1.cli._output import print_note
 from slav1.cli._run_folder import samples_in
 from slav1.ledger import Entry
 from slav1.sample import Sample
@@ -34,11 +36,7 @@ class PastSteps:
         self._num_back_left = 0
 
     def pass_by(self, entry: Entry) -> None:
-        """The walk comes to the next line.
-
-        Raises:
-            CommandLineError: If a ring can't be read.
-        """
+        """The walk comes to the next line; says on stderr if a ring can't be read."""
         if entry.attempt != self._attempt:
             self._begin(entry.attempt)
         elif _went_back(entry):
@@ -60,7 +58,11 @@ class PastSteps:
         self._attempt, self._num_back_left = attempt, self._num_back[attempt]
         is_last = attempt == self._last_attempt
         folder = self._run if is_last else self._run / f"attempt-{attempt}"
-        passes = {rank: _passes(samples) for rank, samples in samples_in(folder).items()}
+        try:
+            passes = {rank: _passes(samples) for rank, samples in samples_in(folder).items()}
+        except CommandLineError as error:
+            print_note(f"{error} What was measured in these steps is not known.")
+            passes = {}
         # One that goes back more often than the ledger knows does not say which is which.
         self._passes = {
             rank: found for rank, found in passes.items() if len(found) <= 1 + self._num_back_left

@@ -86,11 +86,6 @@ def events_of(run: Path) -> Iterator[Sample | Round]:
             yield Round(step=step, samples=tuple(samples))
 
 
-def has_rings(run: Path) -> bool:
-    """Whether any flight ring of a run was kept."""
-    return any(_RING.fullmatch(path.name) for path in run.iterdir())
-
-
 def rings_of(run: Path) -> dict[int, dict[int, Sample]]:
     """The samples of every rank by step, as it was the last time.
 

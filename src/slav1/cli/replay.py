@@ -25,7 +25,7 @@ from slav1.cli._run_folder import (
     entries_of,
     events_of,
     find_run,
-    has_rings,
+    samples_in,
 )
 from slav1.contract import Contract, ContractError, Mode, Rule
 from slav1.detectors._detector import Detector
@@ -91,9 +91,9 @@ def _run(run: Path, given: Path | None, *, is_shown: bool) -> tuple[list[Entry],
     with judge_of(in_force, None if given else run / POLICY_COPY) as judge:
         ledger = entries_of(run)
         past = ledger if given else []
-        if not has_rings(run) and any(entry.kind == "breach" for entry in past):
+        if any(entry.kind == "breach" for entry in past) and not _are_rings_readable(run):
             if is_shown:
-                print_note(f"{run} holds no flight rings: only its ledger is judged.")
+                print_note(f"{run} holds no flight rings that read: only its ledger is judged.")
             return [], list(judged_again(past, judge, run))
         num_past = sum(entry.kind == "breach" for entry in ledger)
         if num_past and not given and is_shown:
@@ -103,6 +103,14 @@ def _run(run: Path, given: Path | None, *, is_shown: bool) -> tuple[list[Entry],
         judge.begin(metadata_in(starts[-1], run) if starts else {"run_id": run.resolve().name})
         found = [_entry(breach, judge) for breach in _of_run(run, in_force, judge)]
         return found, list(judged_again(past, judge, run))
+
+
+def _are_rings_readable(run: Path) -> bool:
+    try:
+        return bool(samples_in(run))
+    except CommandLineError:
+        # Whoever looks for what was measured then says which, and why.
+        return False
 
 
 def _contract_for_series(given: Path | None) -> Contract:

@@ -279,6 +279,23 @@ def test_past_breaches_are_judged_by_another_contract(sla, tmp_path):
     assert "3 of 3 past breaches would be judged differently" in shown.err
 
 
+def test_past_breaches_are_judged_though_a_ring_does_not_read(sla, tmp_path):
+    """
+    Rings that were written by another version hide what was measured, which is said, and not
+    what the ledger tells.
+    """
+    run = write_past(tmp_path / "run")
+    write_ring(run, 0, healthy(20), version=layout.VERSION + 1)
+    (run / "contract.yaml").write_text("level: L1")
+
+    result = sla("replay", run, "--contract", run / "contract.yaml")
+
+    assert result.status == 3
+    assert "3 past breaches" in result.err
+    assert "ring-0.bin" in result.err and "is not known" in result.err
+    assert sla("replay", run).status == 2
+
+
 def test_by_the_same_contract_nothing_would_be_different(sla, tmp_path):
     """
     A run's own contract says of each past breach what it said then, also where a finding asked
