@@ -21,6 +21,7 @@ from sla_lightning.rollback import Rollback
 from sla_lightning.savers import checkpoint_folders, saves_on_exception
 from sla_lightning.seeds import FitSeeds
 from sla_lightning.telemetry import FitWatch
+from sla_lightning.trials import run_trial
 from slav1.checkpoint import Disk, PeersMissingError, Shelf
 from slav1.checkpoint.shelf import OWN_FOLDER
 from slav1.replicas import replay_for
@@ -62,6 +63,8 @@ class WatchedFit:
             ValueError: On all ranks, if one of them can't use its settings, or they differ.
         """
         self._trainer = trainer
+        # The callback that this belongs to has put itself there.
+        self._callback = trainer.callbacks[0]  # type: ignore[attr-defined]
         self._lacks = _compat.missing_for_rollback(trainer)
         place = (trainer.global_rank, trainer.world_size)
         # A mistake in the plan is told before a run is opened.
@@ -154,6 +157,9 @@ class WatchedFit:
             _compat.wrap_run(self._trainer, self._run)
 
     def _run(self, run: Callable[[], None]) -> None:
+        if not any(one is self._callback for one in self._trainer.callbacks):  # type: ignore[attr-defined]
+            run_trial(self._trainer, self.watch.recorder, run)
+            return
         if self._position is not None and _compat.is_resuming(self._trainer):
             self._take_up()
         if self.seeds is not None and not self._has_states():

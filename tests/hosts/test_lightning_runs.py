@@ -10,9 +10,11 @@ import psutil
 import pytest
 import torch
 import toys
+from lightning.pytorch.tuner import Tuner
 
 from sla_lightning import SLACallback
 from slav1.ledger import read_ledger
+from slav1.phase import Phase
 from slav1.recorder import read_ring_file
 
 from ._runs import messages, run_folders
@@ -178,6 +180,56 @@ def test_a_save_function_of_the_user_is_given_back(tmp_path: Path) -> None:
     assert trainer.save_checkpoint is own_save
     assert "save_checkpoint" not in vars(plain)
     assert "run" not in vars(plain.fit_loop)
+
+
+def tuned(folder: Path, *, is_watched: bool) -> tuple[list[float], list[Any], list[Phase]]:
+    """What two tuners try and find, what the fit after them sees, and the phases of the trials."""
+    phases: list[Phase] = []
+    losses: list[Any] = []
+    callback = SLACallback(toys.contract(), str(folder)) if is_watched else None
+
+    class Seeing(Level):
+        lr, batch_size = 0.01, 2
+
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            loss = super().training_step(batch, batch_idx)
+            losses.append(loss.item())
+            if callback is not None and callback._run is not None:
+                phases.append(callback._run.recorder.phase)
+            return loss
+
+        def train_dataloader(self) -> Any:
+            data = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
+            items = torch.utils.data.TensorDataset(data, data.sum(1, keepdim=True))
+            return torch.utils.data.DataLoader(items, batch_size=self.batch_size, shuffle=True)
+
+        def val_dataloader(self) -> Any:
+            return toys.batches(1)
+
+    pl.seed_everything(1, verbose=False)
+    model, trainer = Seeing(), toys.trainer(callback, max_epochs=1, default_root_dir=folder)
+    found = Tuner(trainer).lr_find(model, num_training=15)
+    Tuner(trainer).scale_batch_size(model, max_trials=2, steps_per_trial=2)
+    num_tried = len(losses)
+    trainer.fit(model)
+    assert found is not None
+    return [*found.results["loss"], model.batch_size], losses, phases[:num_tried]
+
+
+def test_tuners_find_what_they_find_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A search for a learning rate or a batch size makes the same trials with the callback, each
+    batch of them is progress, and the fit after it is the same.
+    """
+    # Its bar would leave a thread behind.
+    monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)
+
+    found, losses, phases = tuned(tmp_path / "with", is_watched=True)
+
+    assert (found, losses) == tuned(tmp_path / "without", is_watched=False)[:2]
+    assert phases and set(phases) == {Phase.EVALUATION}
 
 
 class SavesAt(pl.Callback):
