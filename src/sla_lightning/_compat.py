@@ -263,13 +263,8 @@ def is_tied_to_ranks(trainer: Trainer) -> bool:
 
 
 def is_resuming(trainer: Trainer) -> bool:
-    """Whether the loops have been loaded from a checkpoint and have not run since.
-
-    A tuner loads them as well, to make its trials from the same start, and then tells them that
-    nothing goes on.
-    """
-    loop = trainer.fit_loop
-    return bool(loop.is_resuming and loop.restarting)
+    """Whether the loops have been loaded from a checkpoint and have not run since."""
+    return bool(trainer.fit_loop.is_resuming)
 
 
 def reset_driver(trainer: Trainer) -> None:

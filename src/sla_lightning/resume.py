@@ -34,10 +34,19 @@ class Resume:
         self._guard = guard
         self.choice: Choice | None = None
         """What ``last_good`` became; None if it was not asked for, or there is none."""
+        self.goes_on: bool | None = None
+        """Whether the fit goes on from a checkpoint; None before that is known. A tuner that
+        loads one later, to begin its trials alike, changes nothing about it."""
         _compat.around_resume(trainer, self._path_to_load)
 
     def _path_to_load(self, asked: Any) -> Any:
         """Collective. What to load instead of ``asked``; the same on all ranks."""
+        path = self._choose(asked)
+        if self.goes_on is None:
+            self.goes_on = path is not None
+        return path
+
+    def _choose(self, asked: Any) -> Any:
         is_asked_for = asked is not None and os.fspath(asked) == LAST_GOOD
         if not is_asked_for and not self._is_started_again():
             return asked

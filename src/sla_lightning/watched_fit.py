@@ -160,7 +160,8 @@ class WatchedFit:
         if not any(one is self._callback for one in self._trainer.callbacks):  # type: ignore[attr-defined]
             run_trial(self._trainer, self.watch.recorder, run)
             return
-        if self._position is not None and _compat.is_resuming(self._trainer):
+        goes_on = self._resume is not None and self._resume.goes_on
+        if goes_on and _compat.is_resuming(self._trainer):
             self._take_up()
         if self.seeds is not None and not self._has_states():
             self.seeds.spread()
