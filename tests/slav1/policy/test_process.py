@@ -264,9 +264,10 @@ def test_a_server_is_asked_and_may_be_away(open_policy, server):
 
     def drip(handler):
         with contextlib.suppress(OSError):
-            for _ in range(3000):
+            for _ in range(300):
                 handler.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
                 time.sleep(0.01)
+        handler.close_connection = True
         return False
 
     server.act = drip
