@@ -135,11 +135,11 @@ class ToldSampler:
 
     def __iter__(self) -> Iterator[Any]:
         self._indices = self._find_course().indices(self._sampler)
-        return self._handed_out()
+        return self
 
-    def _handed_out(self) -> Iterator[Any]:
-        # Looked at only when the first is asked for: they may have been primed until then.
-        yield from self._indices
+    def __next__(self) -> Any:
+        # Looked up each time: workers have been handed some before it is primed.
+        return next(self._indices)
 
     def prime(self) -> None:
         """Lets the sampler draw its order now instead of at the first fetch."""
