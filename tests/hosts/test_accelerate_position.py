@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from sla_accelerate import DataOrderError, SLAAccelerator, TrainingStoppedError, _runs
+from sla_accelerate._batches.order import ToldSampler
 from slav1.decision import Action
 from slav1.recorder.layout import Word
 from slav1.session import Session
@@ -412,3 +414,17 @@ def test_what_is_kept_of_a_position_is_plain(tmp_path):
     assert json.loads(file.read_text())["loaders"][0]["num_handed"] == 5
     assert file.stat().st_size < 64_000
     assert isinstance(loop.accelerator, SLAAccelerator)
+
+
+def test_an_order_drawn_late_loses_no_batch() -> None:
+    """
+    What worker processes were handed before the order is drawn and what they are handed after
+    that is the whole order, each once.
+    """
+    told = ToldSampler(range(4), lambda: SimpleNamespace(indices=iter))  # type: ignore[arg-type,return-value]
+    handed = iter(told)
+
+    first = next(handed)
+    told.prime()
+
+    assert [first, *(next(handed) for _ in range(3))] == [0, 1, 2, 3]
