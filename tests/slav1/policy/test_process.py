@@ -1,6 +1,7 @@
 """A policy in its process: loaded, refused, asked, ended when it does not answer."""
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -116,6 +117,10 @@ def test_a_policy_that_must_not_be_used_is_refused_when_it_is_loaded(text, parts
     for part in ("mine.rego", *parts):
         assert part in str(refused.value)
     assert "backtrace" not in str(refused.value).lower()
+
+    # An engine must go in the thread that made it, and errors hold on to theirs.
+    del refused
+    gc.collect()
 
 
 def test_a_refusal_reaches_whoever_opens_the_policy(open_policy):
