@@ -86,14 +86,15 @@ def plan_for(optimizer: Any, *, norm_every: int) -> Plan | str:
         return f"they lie on {', '.join(sorted(map(str, devices)))}"
     kind = next(iter(devices)).type if devices else "cpu"
     counted = _spread(parameters, _NUM_COUNTED[kind])
+    every = norm_every or _steps_between_norms(parameters, kind)
     is_small = sum(parameter.numel() for parameter in parameters) <= _GATHERED_ELEMENTS
     return Plan(
         optimizer=ref(optimizer),
         parameters=parameters,
         num_groups=len(optimizer.param_groups),
         is_on_host=kind == "cpu",
-        every=norm_every or _steps_between_norms(parameters, kind),
-        probes=_probes(parameters, _NUM_PROBES[kind], _PROBES_A_STEP[kind]),
+        every=every,
+        probes=_probes(parameters, _NUM_PROBES[kind], _PROBES_A_STEP[kind], every=every),
         counted=counted,
         part_elements=_COUNTED_ELEMENTS[kind] // max(1, len(counted)),
         dtype=norm_dtype(parameters),
@@ -142,7 +143,9 @@ def _steps_between_norms(parameters: list[Tensor], kind: str) -> int:
     return math.ceil(cost_us / (BUDGET_US[kind] + _ADDED_BUDGET_US * num_elements))
 
 
-def _probes(parameters: list[Tensor], num: int, num_a_step: int) -> list[list[Tensor]]:
+def _probes(
+    parameters: list[Tensor], num: int, num_a_step: int, *, every: int
+) -> list[list[Tensor]]:
     """Small ones, spread over the model, for each of several steps; the first is in each.
 
     It is the last that a backward comes to: what goes wrong on the way mostly arrives there.
@@ -154,7 +157,9 @@ def _probes(parameters: list[Tensor], num: int, num_a_step: int) -> list[list[Te
     if len(chosen) <= num_a_step:
         return [chosen]
     # From the other end on, since that is where a loss begins.
-    return [[chosen[0], *more] for more in _parts(chosen[:0:-1], num_a_step - 1)]
+    turns = _parts(chosen[:0:-1], num_a_step - 1)
+    # Where all are read before it was everyone's turn, turns are not worth their time.
+    return [[chosen[0], *more] for more in turns] if every > len(turns) else [chosen[:1]]
 
 
 def _parts(parameters: list[Tensor], num: int) -> list[list[Tensor]]:
