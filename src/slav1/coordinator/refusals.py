@@ -73,6 +73,7 @@ class Refusals:
             self._assign()
             return 0
         if self._num_unassigned:
-            self._num_unassigned -= 1
+            # It came in and left, or another came in and it was dropped: nobody is accused.
+            self._assign()
             return 0
         return 1

@@ -59,3 +59,14 @@ def test_stranger_beside_nodes_at_work_is_counted():
     stranger = [(ACCEPTED, 3), (GONE, 3)]
 
     assert counted([*nodes, *stranger, *stranger, (GONE, 1), (GONE, 2)]) == 2
+
+
+def test_a_node_is_not_accused_for_a_caller_that_was_dropped_while_it_came_in():
+    """
+    Where it can't be told which of two callers came in, the farewell of the one that stays is
+    not taken for a stranger's; the next stranger is counted again.
+    """
+    both = [(ACCEPTED, 1), (ACCEPTED, 2), (SUCCEEDED, 0), (GONE, 2)]
+
+    assert counted([*both, (GONE, 1)]) == 0
+    assert counted([*both, (ACCEPTED, 3), (GONE, 3), (GONE, 1)]) == 1
