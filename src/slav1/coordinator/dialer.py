@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Sequence
+from time import monotonic
 
 import msgspec
 import zmq
@@ -15,6 +16,8 @@ from slav1.coordinator.transport import (
     MessageError,
     in_frames,
 )
+
+_OTHERS_S = 0.2
 
 
 class UnreachableError(OSError):
@@ -113,6 +116,8 @@ def reachable(
         dealer.connect(address)
     try:
         ready = poller.poll(int(limit_s * 1000))
+        if ready:
+            _let_finish(poller, len(sockets))
     finally:
         for dealer in sockets.values():
             dealer.disable_monitor()
@@ -122,6 +127,19 @@ def reachable(
     if not ready:
         raise UnreachableError(addresses, limit_s)
     return address_of[ready[0][0]]
+
+
+def _let_finish(poller: zmq.Poller, num: int) -> None:
+    """Waits a moment for the other handshakes: who hangs up in the middle of one looks like a
+    stranger at the other end."""
+    until_s = monotonic() + _OTHERS_S
+    while (left_s := until_s - monotonic()) > 0.0:
+        done = poller.poll(int(left_s * 1000))
+        for events, _ in done:
+            poller.unregister(events)
+        num -= len(done)
+        if not num:
+            return
 
 
 def _dealer(

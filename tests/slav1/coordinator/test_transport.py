@@ -280,6 +280,35 @@ def test_coordinator_of_this_job_is_found_among_others(context, star):
     assert found == [star.address]
 
 
+def test_a_node_that_tries_several_addresses_is_no_stranger_at_any(context):
+    """
+    A node that reaches the same coordinator by several addresses hangs up on none of them in the
+    middle of a handshake: nobody is counted as turned away.
+    """
+    other_context: Any = zmq.Context()
+    star = Star(context, "0.0.0.0")
+    port = star.address.rpartition(":")[2]
+    addresses = [f"tcp://127.0.0.{i}:{port}" for i in range(1, 6)]
+
+    def look() -> None:
+        for _ in range(10):
+            reachable(
+                other_context,
+                addresses,
+                keys=star.peers,
+                server=star.server.public,
+                limit_s=LIMIT_S,
+            )
+
+    answer_while(look, [star])
+    other_context.destroy(linger=0)
+    time.sleep(0.2)
+    num = star.listener.count_strangers()
+    star.close()
+
+    assert num == 0
+
+
 def test_coordinator_that_does_not_answer_names_addresses_and_way_out(context):
     """
     When no address answers, the error names all of them and what to set.
