@@ -89,8 +89,6 @@ class Listener:
         self.gatekeeper.bind("inproc://zeromq.zap.01")
         self.socket = context.socket(zmq.ROUTER)
         self.socket.linger = LINGER_MS
-        # A node that comes back by a new connection is the same node.
-        self.socket.router_handover = True
         self.socket.backlog = 1024
         # A node that connects again is heard, though its old connection is not known to be dead.
         self.socket.router_handover = True
